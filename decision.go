@@ -1,0 +1,155 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+// An Outcome says what is to be done with a request.
+type Outcome string
+
+const (
+	// Allowed: the request may pass.
+	Allowed Outcome = "allowed"
+	// Refused: the request is over a limit. [Limiter.Handler] answers 429.
+	Refused Outcome = "refused"
+	// Unavailable: the store could not count and a policy that is [FailClosed] applies, or the
+	// deadline of the request's context has passed. [Limiter.Handler] answers 503.
+	Unavailable Outcome = "unavailable"
+	// Canceled: the client left before the decision. The request is counted all the same, and must
+	// not be served.
+	Canceled Outcome = "canceled"
+)
+
+// A Decision is what a [Limiter] says of one request. The zero value is no decision.
+type Decision struct {
+	// Outcome is what is to be done with the request. Of what the policies say, Refused comes before
+	// Unavailable and Unavailable before Allowed.
+	Outcome Outcome
+	// RetryAfter is how long the client should wait: until all windows of the refusing policies have
+	// ended, or a second when Unavailable. Zero otherwise.
+	RetryAfter time.Duration
+	// Results has one entry for each policy that applied, in the order of the configuration.
+	// In a request's context, those of limiters further out come first.
+	Results []Result
+	// Err is why the store did not count the request in time, or nil. It is set on an allowed request too,
+	// when it was let through by [FailOpen] or decided by [FailLocal]. See [ErrUnavailable] and its
+	// neighbours; for a client that left it wraps [context.Canceled].
+	Err error
+	// Elapsed is how long the decision took.
+	Elapsed time.Duration
+}
+
+// A Result is what one policy says of one request.
+type Result struct {
+	// Policy is the policy's name.
+	Policy string
+	// Limit is the limit that was applied.
+	Limit Limit
+	// KeyKind is the kind of the key that was counted, such as "ip". It is "peer" where the
+	// policy's key function found no key, and "none" where not even the peer has an address.
+	KeyKind string
+	// Outcome is what the policy alone would do with the request.
+	Outcome Outcome
+	// Counted tells whether Remaining and Reset are known: from the store, or from this process if
+	// Local is set. It is false when the store failed and the failure mode alone decided.
+	Counted bool
+	// Local tells that the store failed and this process counted by itself, as [FailLocal] asks.
+	Local bool
+	// Remaining is how many more requests the window admits: never negative.
+	Remaining int
+	// Reset is the time until the window ends.
+	Reset time.Duration
+
+	onFailure    FailureMode
+	partitionKey []byte // the start of the hashed key, if Config.PartitionKey is set
+}
+
+// apply compares a count with the limit, which is inclusive: the hit that makes the count equal to
+// it is admitted.
+func (r *Result) apply(c Count) {
+	r.Counted = true
+	r.Remaining = int(max(0, int64(r.Limit.Requests)-c.Total))
+	r.Reset = c.Left
+	r.Outcome = Allowed
+	if c.Total > int64(r.Limit.Requests) {
+		r.Outcome = Refused
+	}
+}
+
+// conclude makes the outcome of the whole from those of the results.
+func (d *Decision) conclude() {
+	d.Outcome = Allowed
+	for _, r := range d.Results {
+		switch {
+		case r.Outcome == Refused:
+			d.Outcome = Refused
+			d.RetryAfter = max(d.RetryAfter, r.Reset)
+		case r.Outcome == Unavailable && d.Outcome == Allowed:
+			d.Outcome = Unavailable
+		}
+	}
+	if d.Outcome == Unavailable {
+		d.RetryAfter = unavailableFor
+	}
+}
+
+// end makes the decision that of a request whose context has ended with err. It must not be served,
+// whatever the count says: a client that leaves early would get its work done for free.
+func (d *Decision) end(err error) {
+	d.Outcome, d.RetryAfter = Canceled, 0
+	if errors.Is(err, context.DeadlineExceeded) {
+		d.Outcome, d.RetryAfter = Unavailable, unavailableFor
+	}
+	for i := range d.Results {
+		if r := &d.Results[i]; !r.Counted {
+			r.Outcome = d.Outcome
+		}
+	}
+}
+
+type contextKey struct{}
+
+// passed is what a request's context holds: the limiters it has passed, the last one first, and what
+// they said together.
+type passed struct {
+	outer    *passed
+	limiter  *Limiter
+	decision Decision
+}
+
+// has tells whether the request has passed l.
+func (p *passed) has(l *Limiter) bool {
+	for ; p != nil; p = p.outer {
+		if p.limiter == l {
+			return true
+		}
+	}
+	return false
+}
+
+// join returns d together with what the limiters further out said, which let the request pass.
+func (p *passed) join(d Decision) Decision {
+	if p == nil {
+		return d
+	}
+	d.Results = slices.Concat(p.decision.Results, d.Results)
+	d.Elapsed += p.decision.Elapsed
+	if d.Err == nil {
+		d.Err = p.decision.Err
+	}
+	return d
+}
+
+// FromContext returns the decision on the request that ctx belongs to, as [Limiter.Handler] hands it
+// to the next handler and to the handlers of refusals. Where limiters are nested, it is that of all
+// of them together. It reports false if no limiter has counted the request.
+func FromContext(ctx context.Context) (Decision, bool) {
+	p, _ := ctx.Value(contextKey{}).(*passed)
+	if p == nil {
+		return Decision{}, false
+	}
+	return p.decision, true
+}
