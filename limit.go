@@ -48,17 +48,18 @@ func PerDay(n int) Limit { return Limit{n, 24 * time.Hour} }
 // String returns the limit as requests per window, such as "5/1m" or "100/1h30m".
 func (l Limit) String() string { return fmt.Sprintf("%d/%s", l.Requests, windowText(l.Window)) }
 
-// validate returns what is wrong with the limit, in words that follow the name of a field.
-func (l Limit) validate() error {
+// mistake returns what is wrong with the limit, in words that follow the name of a field and a dot, or
+// nothing.
+func (l Limit) mistake() string {
 	switch {
 	case l.Requests < 0 || l.Requests > MaxRequests:
-		return fmt.Errorf("Requests is %d, want 0 to %d", l.Requests, MaxRequests)
+		return fmt.Sprintf("Requests is %d, want 0 to %d", l.Requests, MaxRequests)
 	case l.Window < MinWindow || l.Window > MaxWindow:
-		return fmt.Errorf("Window is %v, want %v to %v", l.Window, MinWindow, MaxWindow)
+		return fmt.Sprintf("Window is %v, want %v to %v", l.Window, MinWindow, MaxWindow)
 	case l.Window%time.Millisecond != 0:
-		return fmt.Errorf("Window is %v, want whole milliseconds", l.Window)
+		return fmt.Sprintf("Window is %v, want whole milliseconds", l.Window)
 	}
-	return nil
+	return ""
 }
 
 // windowText is the length of a window as it stands in a bucket: time.Duration's own text without

@@ -1,0 +1,111 @@
+package tooltest_test
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/krow/ratelimit/internal/testdb"
+	"github.com/krow/ratelimit/migrations"
+)
+
+func TestUpThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	direct := testdb.Empty(t)
+	pooled := pgBouncer(t, direct)
+	pool := testdb.Pool(t, pooled, func(c *pgxpool.Config) {
+		// What a service must do behind an old PgBouncer anyway: it knows no statement by name.
+		c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	})
+	for _, schema := range []migrations.Schema{migrations.Public, "rl_app"} {
+		done := make(chan error)
+		for range 20 {
+			go func() { done <- schema.Up(t.Context(), pool) }()
+		}
+		for range 20 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	// It finds the table current even where statements are prepared by default.
+	if err := migrations.Up(t.Context(), testdb.Pool(t, pooled)); err != nil {
+		t.Error(err)
+	}
+}
+
+// pgBouncer starts a PgBouncer in transaction mode before a server and returns the URL through it.
+func pgBouncer(t *testing.T, server string) string {
+	t.Helper()
+	program, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		t.Fatalf("the test needs the package pgbouncer: %v", err)
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, _ := u.User.Password()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	config := fmt.Sprintf(`[databases]
+* = host=%s port=%s user=%s password=%s
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = 4
+`, u.Hostname(), u.Port(), u.User.Username(), password, port)
+	file := filepath.Join(t.TempDir(), "pgbouncer.ini")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	args := []string{"-q", file}
+	if os.Geteuid() == 0 { // as whom it will not run; it reads its file before it becomes another
+		args = append(args, "-u", "nobody")
+	}
+	// The shell ends it when this process is gone, however that went.
+	cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", `"$@" & read line; kill $!`, "sh", program}, args...)...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		_ = cmd.Wait() // it was told to end
+	})
+
+	u.Host = fmt.Sprintf("127.0.0.1:%d", port)
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		conn, err := pgx.Connect(t.Context(), u.String())
+		if err == nil {
+			conn.Close(t.Context())
+			return u.String()
+		}
+		select {
+		case <-t.Context().Done():
+			t.Fatalf("PgBouncer does not answer: %v", err)
+		case <-ticker.C:
+		}
+	}
+}
