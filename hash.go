@@ -1,0 +1,103 @@
+package ratelimit
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+)
+
+// A Secret is the key of the hashes of subjects (HMAC-SHA-256, RFC 2104): at least 32 random bytes,
+// such as 32 from crypto/rand kept where the service's other secrets are. See [Config].Secret for what
+// nil means.
+//
+// A Secret prints, logs and marshals as "redacted", whatever it holds. There are two exceptions, where
+// package fmt calls no methods and prints the bytes: in an unexported field of a struct, and for the
+// verbs %p and %w, which are wrong there.
+type Secret []byte
+
+// minSecret is the length of the hash: RFC 2104, section 3, discourages shorter keys.
+const minSecret = sha256.Size
+
+const redacted = "redacted"
+
+// String returns "redacted".
+func (Secret) String() string { return redacted }
+
+// GoString returns "redacted".
+func (Secret) GoString() string { return redacted }
+
+// Format writes "redacted", whatever the verb.
+func (Secret) Format(f fmt.State, _ rune) { io.WriteString(f, redacted) }
+
+// LogValue returns "redacted".
+func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalText returns "redacted", for JSON too.
+func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// A hasher makes buckets of keys. It is safe for concurrent use.
+type hasher struct {
+	states sync.Pool // of *hashState
+}
+
+// A hashState is a hash that is ready to be written to. Setting up an HMAC costs as much as using it, and
+// its key is prepared once for as long as the state lives.
+type hashState struct {
+	hash.Hash
+	buf [128]byte // where subjects become bytes and the sum is put: on the stack it would escape
+}
+
+// newHasher returns a hasher that uses HMAC-SHA-256 with the secret, or SHA-256 if there is none. It
+// takes a secret of any length: Config has been validated.
+func newHasher(secret Secret) *hasher {
+	newHash := sha256.New
+	if len(secret) > 0 {
+		secret = append(Secret(nil), secret...) // the caller may wipe its own
+		newHash = func() hash.Hash { return hmac.New(sha256.New, secret) }
+	}
+	h := new(hasher)
+	h.states.New = func() any { return &hashState{Hash: newHash()} }
+	return h
+}
+
+// sum returns the hash of the bytes of s.
+func (h *hasher) sum(s string) [sha256.Size]byte {
+	state := h.states.Get().(*hashState)
+	defer h.states.Put(state)
+	state.Reset()
+	for len(s) > 0 {
+		n := copy(state.buf[:], s)
+		state.Write(state.buf[:n])
+		s = s[n:]
+	}
+	return [sha256.Size]byte(state.Sum(state.buf[:0]))
+}
+
+// bucket returns the bucket of a key, which is not zero: the prefix, which names the policy and the
+// window, the kind, ':' and the hash of the subject in hex. Kinds hold no ':' and the hash has a fixed
+// length, so a bucket can be read from its end in one way only.
+func (h *hasher) bucket(prefix string, k Key) string {
+	sum := h.sum(*k.subject)
+	var digits [2 * sha256.Size]byte
+	hex.Encode(digits[:], sum[:])
+	var b strings.Builder
+	b.Grow(len(prefix) + len(k.kind) + 1 + len(digits))
+	b.WriteString(prefix)
+	b.WriteString(k.kind)
+	b.WriteByte(':')
+	b.Write(digits[:])
+	return b.String()
+}
+
+// partitionKey returns the start of the hash of a key, which is not zero, for clients to tell budgets
+// apart by. It is cut short so that nobody learns from it what a bucket is called.
+func (h *hasher) partitionKey(k Key) []byte {
+	sum := h.sum(*k.subject)
+	return sum[:8:8]
+}
