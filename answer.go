@@ -1,0 +1,94 @@
+package ratelimit
+
+import (
+	"net/http"
+	"strconv"
+)
+
+// setRefusalHeaders sets what every answer to a request that is not served must have, whoever writes
+// it: Retry-After and Cache-Control. It leaves all other fields alone, such as those that a CORS
+// middleware further out has set, without which a browser hides the answer from the page.
+func setRefusalHeaders(h http.Header, d Decision) {
+	// Never 0 (RFC 9110, section 10.2.3, would allow it): widely used clients then retry at once.
+	after := max(1, ceilSeconds(d.RetryAfter))
+	// A limiter further out may ask for a longer wait, and the field is a single value. A date is
+	// replaced, not compared: that would take the clock of this machine, which need not agree with
+	// that of whoever wrote the date. So is anything else that is not a number of seconds.
+	for _, text := range h["Retry-After"] {
+		if s, ok := delaySeconds(text); ok {
+			after = max(after, s)
+		}
+	}
+	h["Retry-After"] = []string{strconv.FormatInt(after, 10)}
+	// A 429 must not be stored by a cache (RFC 6585, section 4), whatever was planned for the response.
+	h["Cache-Control"] = []string{"no-store"}
+}
+
+// delaySeconds reads a Retry-After that is a number of seconds: 1*DIGIT (RFC 9110, section 10.2.3).
+func delaySeconds(text string) (int64, bool) {
+	n, err := strconv.ParseUint(text, 10, 63) // unlike ParseInt, it accepts no sign
+	return int64(n), err == nil
+}
+
+// refuse is the answer to a refused request unless the user has another: 429 with the problem type
+// of draft-ietf-httpapi-ratelimit-headers-11, sections 5.1 and 10.2.1. As for a handler of the user's,
+// the fields of setRefusalHeaders are set already and the decision is in the request's context.
+func refuse(w http.ResponseWriter, r *http.Request) {
+	d, _ := FromContext(r.Context())
+	// Written by hand, as a flood of refusals should cost little.
+	body := make([]byte, 0, 256)
+	body = append(body, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded"`...)
+	body = append(body, `,"title":"Quota Exceeded","status":429`...)
+	// The wait is read from the field, which may hold the longer one of an outer limiter.
+	if s, ok := delaySeconds(w.Header().Get("Retry-After")); ok {
+		body = append(body, `,"detail":"Try again in `...)
+		body = strconv.AppendInt(body, s, 10)
+		if s == 1 {
+			body = append(body, ` second."`...)
+		} else {
+			body = append(body, ` seconds."`...)
+		}
+	}
+	body = append(body, `,"violated-policies":[`...)
+	comma := false
+	for i := range d.Results {
+		if d.Results[i].Outcome != Refused {
+			continue
+		}
+		if comma {
+			body = append(body, ',')
+		}
+		comma = true
+		body = appendQuoted(body, d.Results[i].Policy)
+	}
+	body = append(body, "]}\n"...)
+	writeProblem(w, r, http.StatusTooManyRequests, body)
+}
+
+// unavailable is the answer to a request that could not be decided on and must not pass, unless the
+// user has another: 503, of the problem type that says no more than the status does (RFC 9457,
+// section 4.2.1). Why the store failed is nothing for a client to know. The fields of
+// setRefusalHeaders are set already.
+func unavailable(w http.ResponseWriter, r *http.Request) {
+	const body = `{"type":"about:blank","title":"Service Unavailable","status":503}` + "\n"
+	writeProblem(w, r, http.StatusServiceUnavailable, []byte(body))
+}
+
+// writeProblem answers with a body of application/problem+json (RFC 9457). It does not read the
+// request's body: net/http drains a small one to keep the connection, and gives up on a large one.
+func writeProblem(w http.ResponseWriter, r *http.Request, status int, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", "application/problem+json")
+	h.Set("X-Content-Type-Options", "nosniff")
+	if h.Get("Content-Encoding") == "" {
+		// Also the length that a HEAD is told (RFC 9110, section 8.6), which net/http cannot know.
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+	} else {
+		// A middleware further out compresses what is written here, so its length is not this one.
+		h.Del("Content-Length")
+	}
+	w.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		_, _ = w.Write(body) // an error means that the client has gone
+	}
+}

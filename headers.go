@@ -1,0 +1,292 @@
+package ratelimit
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Headers says in which header fields a [Limiter] tells clients about their limits. Formats that do
+// not contradict each other are combined with |. The zero value means [HeadersStructured].
+//
+// The fields are set on every response that a store's count stands behind, refusals included. They
+// replace fields of the same names that were there before, so limiters that are nested should use
+// the same Headers. They are set before the next handler runs: a handler that adds the same fields,
+// as a reverse proxy does with those of its upstream, makes a second line of each. That is legal
+// for the structured fields, which are lists (draft-ietf-httpapi-ratelimit-headers-11, sections 3
+// and 4), and ambiguous for all others; such a handler has to remove one of the two.
+//
+// Lengths of time are in whole seconds, rounded up, so that a client that waits as long is not early.
+type Headers uint
+
+const (
+	// HeadersStructured sends the fields of draft-ietf-httpapi-ratelimit-headers-08 to -11:
+	//
+	//	RateLimit-Policy: "burst";q=10;w=1, "hour";q=1000;w=3600
+	//	RateLimit: "hour";r=742;t=1803
+	//
+	// RateLimit-Policy (draft-11, section 3) names every policy that applied, with its quota and its
+	// window in seconds. RateLimit (section 4) is the tightest of them: the requests that remain and
+	// the seconds until its window ends. A policy that refuses is tighter than one that admits. Of
+	// several that refuse, the tightest is the one whose window ends last; of several that admit,
+	// the one with the fewest requests remaining and, if they are equal, the one whose window ends last.
+	HeadersStructured Headers = 1 << iota
+
+	// HeadersDraft06 sends the fields of draft-ietf-httpapi-ratelimit-headers-06, section 3, the last
+	// version with a field for each number:
+	//
+	//	RateLimit-Limit: 1000
+	//	RateLimit-Remaining: 742
+	//	RateLimit-Reset: 1803
+	//	RateLimit-Policy: 10;w=1, 1000;w=3600
+	//
+	// The first three are those of the tightest policy; Reset is in seconds from now. Policies have
+	// no names here, so of those that have equal quotas only one is listed: the tightest or the first.
+	//
+	// It cannot be combined with HeadersStructured, which writes RateLimit-Policy in another syntax.
+	HeadersDraft06
+
+	// HeadersLegacy sends fields that no standard defines:
+	//
+	//	X-RateLimit-Limit: 1000
+	//	X-RateLimit-Remaining: 742
+	//	X-RateLimit-Reset: 1796126400
+	//
+	// They are those of the tightest policy. Reset is the Unix time in seconds at which its window
+	// ends, as go-chi/httprate, ulule/limiter and express-rate-limit send it. It is reckoned with
+	// this machine's clock: exact if that is within half a second of the store's, and of use to a
+	// client whose clock is right.
+	HeadersLegacy
+
+	// HeadersNone sends none of these fields. It stands alone. Refusals still have Retry-After.
+	HeadersNone
+
+	headersEnd // one past the last format
+)
+
+// String returns the names of the formats, such as "HeadersStructured|HeadersLegacy".
+func (h Headers) String() string {
+	if h == 0 {
+		return "Headers(0)"
+	}
+	var names []string
+	for _, format := range [...]struct {
+		bit  Headers
+		name string
+	}{
+		{HeadersStructured, "HeadersStructured"},
+		{HeadersDraft06, "HeadersDraft06"},
+		{HeadersLegacy, "HeadersLegacy"},
+		{HeadersNone, "HeadersNone"},
+	} {
+		if h&format.bit != 0 {
+			names = append(names, format.name)
+		}
+	}
+	if unknown := h &^ (headersEnd - 1); unknown != 0 {
+		names = append(names, fmt.Sprintf("Headers(%#x)", uint(unknown)))
+	}
+	return strings.Join(names, "|")
+}
+
+// validate returns what is wrong with the formats, in words that follow the name of a field.
+func (h Headers) validate() error {
+	const policyTwice = HeadersStructured | HeadersDraft06
+	switch {
+	case h >= headersEnd:
+		return fmt.Errorf("is %v, want formats of this package", h)
+	case h&HeadersNone != 0 && h != HeadersNone:
+		return fmt.Errorf("is %v, want HeadersNone alone or not at all", h)
+	case h&policyTwice == policyTwice:
+		return fmt.Errorf("is %v, want HeadersStructured or HeadersDraft06: both write RateLimit-Policy, in different syntaxes", h)
+	}
+	return nil
+}
+
+// The names of the fields as the keys of an http.Header. They are assigned to directly, since
+// http.Header.Set would have to make the canonical form of "RateLimit" anew for each response.
+const (
+	fieldRateLimit       = "Ratelimit"
+	fieldPolicy          = "Ratelimit-Policy"
+	fieldDraft06Limit    = "Ratelimit-Limit"
+	fieldDraft06Left     = "Ratelimit-Remaining"
+	fieldDraft06Reset    = "Ratelimit-Reset"
+	fieldLegacyLimit     = "X-Ratelimit-Limit"
+	fieldLegacyRemaining = "X-Ratelimit-Remaining"
+	fieldLegacyReset     = "X-Ratelimit-Reset"
+)
+
+// write sets the fields that describe d. It touches nothing if d has no result that was counted, or
+// if no decision was made: there is nothing to say, and what a limiter further out said still holds.
+// The clock is only asked for HeadersLegacy.
+func (h Headers) write(dst http.Header, d Decision, now func() time.Time) {
+	if h == 0 {
+		h = HeadersStructured
+	}
+	if d.Outcome != Allowed && d.Outcome != Refused {
+		return
+	}
+	tight := tightest(d.Results)
+	if tight == nil {
+		return
+	}
+	var stack [256]byte // enough for a few policies; append moves to the heap beyond that
+	buf := stack[:0]
+	set := func(field string, text []byte) { dst[field] = []string{string(text)} }
+	setInt := func(field string, n int64) { set(field, strconv.AppendInt(buf, n, 10)) }
+
+	if h&HeadersStructured != 0 {
+		set(fieldPolicy, appendPolicies(buf, d.Results))
+		set(fieldRateLimit, appendServiceLimit(buf, tight))
+	}
+	if h&HeadersDraft06 != 0 {
+		set(fieldPolicy, appendPoliciesDraft06(buf, d.Results, tight))
+		setInt(fieldDraft06Limit, int64(tight.Limit.Requests))
+		setInt(fieldDraft06Left, remaining(tight))
+		setInt(fieldDraft06Reset, ceilSeconds(tight.Reset))
+	}
+	if h&HeadersLegacy != 0 {
+		setInt(fieldLegacyLimit, int64(tight.Limit.Requests))
+		setInt(fieldLegacyRemaining, remaining(tight))
+		setInt(fieldLegacyReset, resetUnix(tight, now()))
+	}
+}
+
+// tightest returns the counted result that a client has to go by, as [HeadersStructured] defines it,
+// or nil if none was counted.
+func tightest(results []Result) *Result {
+	var best *Result
+	for i := range results {
+		if r := &results[i]; r.Counted && (best == nil || tighter(r, best)) {
+			best = r
+		}
+	}
+	return best
+}
+
+func tighter(a, b *Result) bool {
+	aRefuses, bRefuses := a.Outcome == Refused, b.Outcome == Refused
+	switch {
+	case aRefuses != bRefuses:
+		return aRefuses
+	case !aRefuses && a.Remaining != b.Remaining:
+		return a.Remaining < b.Remaining
+	}
+	// Of refusing results Remaining is not compared: a request of high cost is refused while some
+	// remain, and what the client needs to know is when all of the policies admit again.
+	return a.Reset > b.Reset
+}
+
+// appendPolicies appends the value of RateLimit-Policy, a List of RFC 9651 (section 4.1.1).
+func appendPolicies(b []byte, results []Result) []byte {
+	start := len(b)
+	for i := range results {
+		r := &results[i]
+		if !r.Counted {
+			continue
+		}
+		if len(b) > start {
+			b = append(b, ", "...)
+		}
+		b = appendQuoted(b, r.Policy)
+		b = append(b, ";q="...)
+		b = strconv.AppendInt(b, int64(r.Limit.Requests), 10)
+		b = append(b, ";w="...)
+		b = strconv.AppendInt(b, windowSeconds(r), 10)
+		b = appendPartitionKey(b, r)
+	}
+	return b
+}
+
+// appendServiceLimit appends the value of RateLimit, a List of one Item.
+func appendServiceLimit(b []byte, r *Result) []byte {
+	b = appendQuoted(b, r.Policy)
+	b = append(b, ";r="...)
+	b = strconv.AppendInt(b, remaining(r), 10)
+	b = append(b, ";t="...)
+	b = strconv.AppendInt(b, ceilSeconds(r.Reset), 10)
+	return appendPartitionKey(b, r)
+}
+
+// appendPartitionKey appends the parameter of draft-11, sections 3.1.4 and 4.1.3, a Byte Sequence of
+// RFC 9651 (section 4.1.8), if the result has a key to show.
+func appendPartitionKey(b []byte, r *Result) []byte {
+	if len(r.partitionKey) == 0 {
+		return b
+	}
+	b = append(b, ";pk=:"...)
+	b = base64.StdEncoding.AppendEncode(b, r.partitionKey)
+	return append(b, ':')
+}
+
+// appendPoliciesDraft06 appends the value of RateLimit-Policy as draft-06 has it. There a policy is
+// known by its quota alone, and two with the same quota must not be listed. Clients look for the one
+// that RateLimit-Limit speaks of, so that one is never the one left out.
+func appendPoliciesDraft06(b []byte, results []Result, tight *Result) []byte {
+	start := len(b)
+	for i := range results {
+		r := &results[i]
+		if !r.Counted || r != tight && (r.Limit.Requests == tight.Limit.Requests || listed(results[:i], r.Limit.Requests)) {
+			continue
+		}
+		if len(b) > start {
+			b = append(b, ", "...)
+		}
+		b = strconv.AppendInt(b, int64(r.Limit.Requests), 10)
+		b = append(b, ";w="...)
+		b = strconv.AppendInt(b, windowSeconds(r), 10)
+	}
+	return b
+}
+
+func listed(results []Result, requests int) bool {
+	for i := range results {
+		if results[i].Counted && results[i].Limit.Requests == requests {
+			return true
+		}
+	}
+	return false
+}
+
+// appendQuoted appends s as a String of RFC 9651 (section 4.1.6). Names of policies are printable
+// ASCII, and of those the result is a string of JSON as well (RFC 8259, section 7).
+func appendQuoted(b []byte, s string) []byte {
+	b = append(b, '"')
+	for i := range len(s) {
+		if s[i] == '"' || s[i] == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, s[i])
+	}
+	return append(b, '"')
+}
+
+// remaining is what a client is told to have left, in the bounds of the limit whatever was counted:
+// the draft allows no negative number (draft-11, section 4.1.1).
+func remaining(r *Result) int64 { return int64(max(0, min(r.Remaining, r.Limit.Requests))) }
+
+// windowSeconds is the length of the window, at least 1 (draft-11, section 3.1.3).
+func windowSeconds(r *Result) int64 { return max(1, ceilSeconds(r.Limit.Window)) }
+
+// ceilSeconds is d in whole seconds, rounded up, and 0 if d is negative.
+func ceilSeconds(d time.Duration) int64 {
+	s := int64(d / time.Second)
+	if d%time.Second > 0 { // not (d + time.Second - 1) / time.Second, which overflows
+		s++
+	}
+	return max(s, 0)
+}
+
+// resetUnix is when the window ends, in seconds since 1970.
+func resetUnix(r *Result, now time.Time) int64 {
+	end := now.Add(max(r.Reset, 0))
+	if r.Limit.Window%time.Second == 0 {
+		// Such a window ends on a whole second of the store's clock. Rounding up would be a second
+		// late nearly always: the answer has been on its way since Reset was taken.
+		return end.Round(time.Second).Unix()
+	}
+	return end.Add(time.Second - 1).Unix() // rounded up
+}
