@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -99,6 +100,9 @@ func (d *Decision) conclude() {
 // end makes the decision that of a request whose context has ended with err. It must not be served,
 // whatever the count says: a client that leaves early would get its work done for free.
 func (d *Decision) end(err error) {
+	if !errors.Is(d.Err, err) { // the store was done with the request, one way or the other
+		d.Err = errors.Join(fmt.Errorf("ratelimit: the request ended before the decision: %w", err), d.Err)
+	}
 	d.Outcome, d.RetryAfter = Canceled, 0
 	if errors.Is(err, context.DeadlineExceeded) {
 		d.Outcome, d.RetryAfter = Unavailable, unavailableFor

@@ -1,0 +1,142 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/krow/ratelimit"
+	"github.com/krow/ratelimit/migrations"
+	"github.com/krow/ratelimit/store"
+)
+
+func Example() {
+	// A service uses store.NewPostgres, so that all its replicas share the counts.
+	counters, err := store.NewMemory(store.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{
+		Policies: []ratelimit.Policy{
+			{Name: "oauth.register", Limit: ratelimit.PerDay(2), Key: ratelimit.ClientIP},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	register := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusCreated)
+	})
+	handler := limiter.Handler(register)
+
+	for range 3 {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("POST", "/oauth/register", nil))
+		fmt.Println(w.Code, http.StatusText(w.Code))
+	}
+	// Output:
+	// 201 Created
+	// 201 Created
+	// 429 Too Many Requests
+}
+
+func Example_postgres() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := migrations.Up(ctx, pool); err != nil {
+		log.Fatal(err)
+	}
+	counters, err := store.NewPostgres(pool, store.PostgresConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{
+		Secret: []byte(os.Getenv("RATELIMIT_SECRET")),
+		Policies: []ratelimit.Policy{
+			{Name: "api.burst", Limit: ratelimit.PerSecond(10)},
+			{Name: "api.hour", Limit: ratelimit.PerHour(1000)},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(http.ListenAndServe(":8080", limiter.Handler(http.DefaultServeMux)))
+}
+
+// Before authentication anybody can invent a token, so the address limits everybody and the token,
+// where there is one, limits in addition.
+func ExampleBearerToken() {
+	policies := []ratelimit.Policy{
+		{Name: "mcp.ip", Limit: ratelimit.PerMinute(300), Key: ratelimit.ClientIP},
+		{Name: "mcp.token", Limit: ratelimit.PerMinute(60), Key: ratelimit.BearerToken, Optional: true},
+	}
+	fmt.Println(len(policies))
+	// Output: 2
+}
+
+func ExampleNewClientIP() {
+	clientIP, err := ratelimit.NewClientIP(ratelimit.ClientIPConfig{
+		Header:         "X-Forwarded-For",
+		TrustedProxies: []string{"10.0.0.0/8"},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.RemoteAddr = "10.0.0.5:40211"
+	r.Header.Set("X-Forwarded-For", "192.0.2.1, 198.51.100.20, 10.0.0.7")
+	fmt.Println(clientIP(r).Equal(ratelimit.NewKey("ip", "198.51.100.20")))
+	// Output: true
+}
+
+func ExampleNewKey() {
+	type accountKey struct{}
+	byAccount := func(r *http.Request) ratelimit.Key {
+		account, _ := r.Context().Value(accountKey{}).(string)
+		return ratelimit.NewKey("account", account)
+	}
+	r := httptest.NewRequest("GET", "/", nil)
+	fmt.Println(byAccount(r))
+	fmt.Println(byAccount(r.WithContext(context.WithValue(r.Context(), accountKey{}, "a-4711"))))
+	// Output:
+	// no key
+	// account:redacted
+}
+
+func ExampleLimiter_Check() {
+	counters, err := store.NewMemory(store.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{
+		Policies: []ratelimit.Policy{{Name: "search", Limit: ratelimit.PerDay(1)}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := httptest.NewRequest("GET", "/", nil)
+	for range 2 {
+		d := limiter.Check(r)
+		fmt.Println(d.Outcome, d.Results[0].Remaining)
+	}
+	// Output:
+	// allowed 0
+	// refused 0
+}
+
+func ExampleFromContext() {
+	handler := func(w http.ResponseWriter, r *http.Request) {
+		if d, ok := ratelimit.FromContext(r.Context()); ok && d.Err != nil {
+			log.Print("served without being counted")
+		}
+	}
+	http.HandleFunc("/", handler)
+}

@@ -1,0 +1,124 @@
+// Package memory counts in fixed windows in this process's memory. It serves the in-memory store and
+// the limiter's own counting while its store is away.
+package memory
+
+import (
+	"container/heap"
+	"hash/maphash"
+	"math"
+	"sync"
+	"time"
+)
+
+const shardCount = 64
+
+// A Counter counts per bucket and window, as the table in Postgres does: a new window is a new
+// row. It holds a bounded number of rows. It is safe for concurrent use.
+type Counter struct {
+	// Now is the clock. New sets it to one that starts with the machine's time and then follows the
+	// monotonic clock: setting the machine's clock neither ends a window early nor makes one again.
+	Now func() time.Time
+
+	seed   maphash.Seed
+	shards [shardCount]shard
+}
+
+type shard struct {
+	mu      sync.Mutex
+	max     int
+	rows    map[key]*row
+	expires expiry // the same rows, the one that expires first on top
+}
+
+type key struct {
+	bucket string
+	start  int64 // in milliseconds since 1970
+}
+
+type row struct {
+	key   key
+	end   int64 // in milliseconds since 1970
+	count int64
+}
+
+// New returns a Counter that holds about max rows. When it is full, the row whose window ends first
+// makes room: it is the one that has least left to say.
+func New(max int) *Counter {
+	began := time.Now()
+	c := &Counter{
+		Now:  func() time.Time { return began.Add(time.Since(began)) },
+		seed: maphash.MakeSeed(),
+	}
+	for i := range c.shards {
+		c.shards[i] = shard{max: (max + shardCount - 1) / shardCount, rows: make(map[key]*row)}
+	}
+	return c
+}
+
+// Add adds n to the bucket's current window and returns what the window has counted, how long it
+// still lasts, and when it started. The window is a whole number of milliseconds.
+func (c *Counter) Add(bucket string, window time.Duration, n int) (total int64, left time.Duration, start time.Time) {
+	now := c.Now().UnixMicro()
+	size := window.Milliseconds()
+	k := key{bucket, now / 1000 / size * size}
+	s := c.shard(bucket)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.rows[k]
+	if r == nil {
+		s.makeRoomLocked(now / 1000)
+		r = &row{key: k, end: k.start + size}
+		s.rows[k] = r
+		heap.Push(&s.expires, r)
+	}
+	r.count = min(r.count+int64(n), math.MaxInt32)
+	return r.count, time.Duration(r.end*1000-now) * time.Microsecond, time.UnixMilli(k.start)
+}
+
+// GiveBack takes n off a window if it is still there, but not below zero.
+func (c *Counter) GiveBack(bucket string, start time.Time, n int) {
+	s := c.shard(bucket)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.rows[key{bucket, start.UnixMilli()}]; r != nil {
+		r.count = max(r.count-int64(n), 0)
+	}
+}
+
+// Len returns how many rows the Counter holds.
+func (c *Counter) Len() int {
+	n := 0
+	for i := range c.shards {
+		c.shards[i].mu.Lock()
+		n += len(c.shards[i].rows)
+		c.shards[i].mu.Unlock()
+	}
+	return n
+}
+
+func (c *Counter) shard(bucket string) *shard {
+	return &c.shards[maphash.String(c.seed, bucket)%shardCount]
+}
+
+// makeRoomLocked drops the rows whose windows have ended, and one more if the shard is still full.
+// Nothing else sweeps: only new rows take room.
+func (s *shard) makeRoomLocked(nowMilli int64) {
+	for len(s.expires) > 0 && (s.expires[0].end <= nowMilli || len(s.expires) >= s.max) {
+		delete(s.rows, heap.Pop(&s.expires).(*row).key)
+	}
+}
+
+// expiry is a heap of rows by the end of their windows.
+type expiry []*row
+
+func (h expiry) Len() int           { return len(h) }
+func (h expiry) Less(i, j int) bool { return h[i].end < h[j].end }
+func (h expiry) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *expiry) Push(x any)        { *h = append(*h, x.(*row)) }
+func (h *expiry) Pop() any {
+	last := len(*h) - 1
+	r := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return r
+}

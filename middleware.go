@@ -1,0 +1,255 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/krow/ratelimit/internal/logevery"
+	"github.com/krow/ratelimit/internal/memory"
+)
+
+// maxLocalBuckets bounds what a limiter counts by itself while its store is away.
+const maxLocalBuckets = 65_536
+
+// unavailableFor is how long a client is told to wait when no decision could be made. The store may
+// be back at any moment.
+const unavailableFor = time.Second
+
+// A Limiter decides which requests are within the limits. It is made by [New], never changes, and is
+// safe for concurrent use. It starts no goroutine and has nothing to close.
+type Limiter struct {
+	store    Store
+	config   Config
+	policies []policy
+	hasher   *hasher
+	local    *memory.Counter // nil if no policy is FailLocal
+	log      *logevery.Logger
+}
+
+// A policy is a [Policy] with what is made of it once.
+type policy struct {
+	Policy
+	prefix string // of its buckets: the name and the window
+}
+
+// New returns a Limiter that counts in store. All mistakes in the configuration are reported at once,
+// each naming its field.
+func New(store Store, config Config) (*Limiter, error) {
+	if err := errors.Join(checkStore(store), config.validate()); err != nil {
+		return nil, err
+	}
+	if config.Deadline == 0 {
+		config.Deadline = 250 * time.Millisecond
+	}
+	if config.Refused == nil {
+		config.Refused = http.HandlerFunc(refuse)
+	}
+	if config.Unavailable == nil {
+		config.Unavailable = http.HandlerFunc(unavailable)
+	}
+	if config.Logger == nil {
+		config.Logger = slog.Default()
+	}
+	l := &Limiter{
+		store:  store,
+		config: config,
+		hasher: newHasher(config.Secret),
+		log:    logevery.New(config.Logger, time.Second),
+	}
+	l.config.Secret = nil // the hasher has it; here, package fmt would print it with the Limiter
+	for _, p := range config.Policies {
+		if p.Key == nil {
+			p.Key = ClientIP
+		}
+		if p.OnFailure == FailLocal && l.local == nil {
+			l.local = memory.New(maxLocalBuckets)
+		}
+		l.policies = append(l.policies, policy{p, p.Name + "/" + windowText(p.Limit.Window) + ":"})
+	}
+	return l, nil
+}
+
+// Handler returns a handler that passes to next the requests that are within the limits, and answers
+// the others: 429 if they are over a limit, 503 if a [FailClosed] policy could not be counted. It
+// panics if next is nil.
+//
+// next gets the ResponseWriter that Handler got, not a wrapped one, and the decision in the request's
+// context. A request that has passed this Limiter before, because a mux and one of its routes
+// are both wrapped, is passed on without being counted again. Where different limiters are
+// nested, the header fields tell of all of them, and what an inner one refuses stays counted in
+// the outer ones.
+//
+// A request whose client has left is counted but not served; its status is 499, for the logs.
+func (l *Limiter) Handler(next http.Handler) http.Handler {
+	if next == nil {
+		panic("ratelimit: Handler: next is nil")
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		outer, _ := r.Context().Value(contextKey{}).(*passed)
+		if l.skips(r) || outer.has(l) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		d := outer.join(l.check(r))
+		l.config.Headers.write(w.Header(), d, time.Now)
+		r = r.WithContext(context.WithValue(r.Context(), contextKey{}, &passed{outer, l, d}))
+		switch d.Outcome {
+		case Allowed:
+			next.ServeHTTP(w, r)
+		case Refused:
+			setRefusalHeaders(w.Header(), d)
+			l.config.Refused.ServeHTTP(w, r)
+		case Unavailable:
+			setRefusalHeaders(w.Header(), d)
+			l.config.Unavailable.ServeHTTP(w, r)
+		case Canceled:
+			w.WriteHeader(statusClientClosedRequest)
+		}
+	})
+}
+
+// statusClientClosedRequest is what nginx logs for a client that left before it was answered. No client
+// ever sees it.
+const statusClientClosedRequest = 499
+
+// Check decides on a request and counts it, and neither writes anything nor changes r. Each call
+// counts once more. It waits for the store at most for [Config].Deadline and as long as r's context lasts.
+func (l *Limiter) Check(r *http.Request) Decision {
+	if l.skips(r) {
+		return Decision{Outcome: Allowed}
+	}
+	return l.check(r)
+}
+
+func (l *Limiter) skips(r *http.Request) bool { return l.config.Skip != nil && l.config.Skip(r) }
+
+// check is Check of a request that is not skipped.
+func (l *Limiter) check(r *http.Request) Decision {
+	began := time.Now()
+	hits, results := l.keys(r)
+	counts, err := l.count(r.Context(), hits)
+	var d Decision
+	switch {
+	case err == nil:
+		d = l.decide(hits, results, counts)
+	case r.Context().Err() != nil:
+		d = Decision{Results: results, Err: err}
+	default:
+		d = l.fail(hits, results, err)
+	}
+	if err := r.Context().Err(); err != nil {
+		d.end(err)
+	}
+	d.Elapsed = time.Since(began)
+	if l.config.Observe != nil {
+		l.config.Observe(r, d)
+	}
+	return d
+}
+
+// keys finds out who is calling: one hit and one result, still to be decided, for each policy that
+// applies.
+func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
+	hits := make([]Hit, 0, len(l.policies))
+	results := make([]Result, 0, len(l.policies))
+	for i := range l.policies {
+		p := &l.policies[i]
+		key := p.Key(r)
+		if key.IsZero() {
+			if p.Optional {
+				continue
+			}
+			key = fallbackKey(r)
+		}
+		result := Result{Policy: p.Name, Limit: p.Limit, KeyKind: key.Kind(), onFailure: p.OnFailure}
+		if l.config.PartitionKey {
+			result.partitionKey = l.hasher.partitionKey(key)
+		}
+		hits = append(hits, Hit{Bucket: l.hasher.bucket(p.prefix, key), Window: p.Limit.Window, N: 1})
+		results = append(results, result)
+	}
+	return hits, results
+}
+
+// count asks the store, all policies at once.
+func (l *Limiter) count(ctx context.Context, hits []Hit) ([]Count, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.config.Deadline)
+	defer cancel()
+	counts, err := l.store.Add(ctx, hits)
+	if err == nil && len(counts) != len(hits) {
+		err = fmt.Errorf("%w: it returned %d counts for %d hits", ErrUnavailable, len(counts), len(hits))
+	}
+	return counts, err
+}
+
+// decide compares the counts with the limits.
+func (l *Limiter) decide(hits []Hit, results []Result, counts []Count) Decision {
+	for i := range results {
+		results[i].apply(counts[i])
+	}
+	d := Decision{Results: results}
+	d.conclude()
+	if d.Outcome == Refused {
+		if charges := spared(hits, results, counts); len(charges) > 0 {
+			l.store.GiveBack(charges)
+		}
+	}
+	return d
+}
+
+// spared returns what a refused request was charged by the policies that would have admitted it. It is
+// given back to them: otherwise a caller that hammers a narrow limit would use up a broad
+// one that others share.
+func spared(hits []Hit, results []Result, counts []Count) []Charge {
+	var charges []Charge
+	for i := range results {
+		if results[i].Outcome == Allowed {
+			charges = append(charges, Charge{Bucket: hits[i].Bucket, Start: counts[i].Start, N: hits[i].N})
+		}
+	}
+	return charges
+}
+
+// fail decides without the store, as each policy's failure mode says.
+func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
+	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrTimeout) {
+		err = fmt.Errorf("%w: no count within %v: %w", ErrTimeout, l.config.Deadline, err)
+	}
+	l.log.Error("ratelimit: could not count a request", err)
+	counts := make([]Count, len(hits))
+	for i := range results {
+		switch result := &results[i]; result.onFailure {
+		case FailOpen:
+			result.Outcome = Allowed
+		case FailClosed:
+			result.Outcome = Unavailable
+		case FailLocal:
+			c := &counts[i]
+			c.Total, c.Left, c.Start = l.local.Add(hits[i].Bucket, hits[i].Window, hits[i].N)
+			result.apply(*c)
+			result.Local = true
+		}
+	}
+	d := Decision{Results: results, Err: err}
+	d.conclude()
+	if d.Outcome != Allowed {
+		for i, result := range results {
+			if result.Local && result.Outcome == Allowed {
+				l.local.GiveBack(hits[i].Bucket, counts[i].Start, hits[i].N)
+			}
+		}
+	}
+	return d
+}
+
+// IsPreflight tells whether r is a preflight request of CORS (Fetch standard, section "HTTP
+// requests"): OPTIONS with Origin and Access-Control-Request-Method. Browsers send them by
+// themselves and without credentials. It fits [Config].Skip.
+func IsPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions &&
+		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
+}
