@@ -121,9 +121,11 @@ func TestHeaders(t *testing.T) {
 			"13:58:00", 6,
 			tooMany("36120", `"hour","day"`, "RateLimit-Policy", `"hour";q=5;w=3600, "day";q=5;w=86400`, "RateLimit", `"day";r=0;t=36120`),
 		}, {
-			"HD-14 in the other order", ratelimit.Config{Policies: []ratelimit.Policy{
+			"HD-14 in the other order",
+			ratelimit.Config{Policies: []ratelimit.Policy{
 				{Name: "day", Limit: ratelimit.PerDay(5)}, {Name: "hour", Limit: ratelimit.PerHour(5)},
-			}}, "13:58:00", 6,
+			}},
+			"13:58:00", 6,
 			tooMany("36120", `"day","hour"`, "RateLimit-Policy", `"day";q=5;w=86400, "hour";q=5;w=3600`, "RateLimit", `"day";r=0;t=36120`),
 		},
 	} {

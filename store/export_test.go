@@ -1,0 +1,41 @@
+package store
+
+import "time"
+
+// NewMemoryAt returns a Memory with another clock.
+func NewMemoryAt(now func() time.Time) *Memory {
+	m, _ := NewMemory(MemoryConfig{})
+	m.counter.Now = now
+	return m
+}
+
+// Texts returns the statements that p sends, by what they are for.
+func (p *Postgres) Texts() (countOne, countMany, giveBack, sweep string) {
+	return p.sql.countOne, p.sql.countMany, p.sql.giveBack, p.sql.sweep
+}
+
+// Queued returns the sum of the hits that wait for their statement to begin.
+func (p *Postgres) Queued() int {
+	p.queue.mu.Lock()
+	defer p.queue.mu.Unlock()
+	n := 0
+	for _, b := range p.queue.waiting {
+		for i := range b.rows {
+			n += b.rows[i].hit.N
+		}
+	}
+	return n
+}
+
+// Flushing tells whether a statement is in flight, or about to be.
+func (p *Postgres) Flushing() bool {
+	p.queue.mu.Lock()
+	defer p.queue.mu.Unlock()
+	return p.queue.flushing
+}
+
+// DueSweep makes the next sweep due now, whatever the interval.
+func (p *Postgres) DueSweep() { p.sweepAt.Store(0) }
+
+// MaxWaiting is how many statements may wait for the database.
+const MaxWaiting = maxWaiting

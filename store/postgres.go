@@ -1,0 +1,257 @@
+// Package store holds the stores that count for package ratelimit: [Postgres], which is shared by
+// all processes that use one database, and [Memory], which is one process's own.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/krow/ratelimit"
+	"github.com/krow/ratelimit/internal/logevery"
+)
+
+// DB is what [Postgres] needs of a pool. A *pgxpool.Pool is one, and so is anything that wraps one.
+// It must be safe for concurrent use, and each call must be a transaction of its own.
+type DB interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// PostgresConfig is the configuration of a [Postgres] store. The zero value is a good one.
+type PostgresConfig struct {
+	// Schema is the name of the schema that holds the table rate_limits: a name alone, as it stands in
+	// the catalog, without quotes. It is always written in front of the table, so that no
+	// search_path matters. Defaults to "public".
+	Schema string
+
+	// Timeout is how long one statement may take, the wait for a connection included. Waiting for
+	// a row lock ends at about four fifths of it, by lock_timeout, so that the connection survives;
+	// only a store that is not the first in line for the row, or that meets a lock on the whole
+	// table, loses it. At least 10 ms. Defaults to 250 ms.
+	Timeout time.Duration
+
+	// QueryExecMode is how pgx runs the statements, such as pgx.QueryExecModeExec behind a PgBouncer
+	// that cannot handle prepared statements. It holds for this store alone and leaves the pool as
+	// it is. Defaults to the pool's own mode.
+	QueryExecMode pgx.QueryExecMode
+
+	// SynchronousCommit makes each statement wait until its counts are on disk, if the database is
+	// set up so. Without it a crash of the database may lose the counts of the last moments, and
+	// a decision does not wait for a disk. See "Asynchronous Commit" in the Postgres manual.
+	SynchronousCommit bool
+
+	// SweepInterval is how often, about, a store that counts deletes expired rows by itself.
+	// At least a second. Defaults to a minute.
+	SweepInterval time.Duration
+
+	// ManualSweep leaves the deleting of expired rows to calls of [Postgres.Sweep].
+	ManualSweep bool
+
+	// OnFlush, if set, is called after each counting statement and must be quick: hits wait for it.
+	OnFlush func(Flush)
+
+	// OnSweep, if set, is called after each sweep, whoever began it.
+	OnSweep func(Sweep)
+
+	// Logger gets the errors that no caller sees: those of sweeping and of giving back.
+	// Defaults to [slog.Default].
+	Logger *slog.Logger
+}
+
+// A Flush tells of one counting statement.
+type Flush struct {
+	Buckets int           // how many buckets it counted
+	Hits    int           // the sum of what it added to them
+	Elapsed time.Duration // how long it took, the wait for a connection included
+	Err     error         // why it failed, or nil
+}
+
+// Postgres counts in a table of a Postgres database, 14 or later: one row for each bucket and window.
+// Hits that arrive while a statement is in flight share the next one, so that a store has at most
+// one counting statement in flight, and one that sweeps. It uses two connections of the pool at
+// most, whatever the load, and none while it is idle.
+//
+// There is nothing to close. A Postgres is safe for concurrent use.
+type Postgres struct {
+	db     DB
+	config PostgresConfig
+	table  string // qualified and quoted
+	sql    statements
+	queue  queue
+	log    *logevery.Logger
+
+	started  time.Time
+	sweepAt  atomic.Int64 // when the next sweep is due, as a time.Duration since started
+	sweeping atomic.Bool
+}
+
+var _ ratelimit.Store = (*Postgres)(nil)
+
+// NewPostgres returns a store that counts in the table rate_limits, which the migrations of package
+// migrations make. It does not ask the database anything: whether the table is there shows with the
+// first hit, as [ratelimit.ErrNoTable]. The pool remains the caller's; the store never closes it.
+//
+// Handles that are not pools are refused, since a count must not depend on the fate of somebody
+// else's transaction. Every mistake in the configuration is reported at once.
+func NewPostgres(db DB, config PostgresConfig) (*Postgres, error) {
+	if err := errors.Join(checkPool(db), config.validate()); err != nil {
+		return nil, err
+	}
+	config = config.withDefaults()
+	p := &Postgres{
+		db:      db,
+		config:  config,
+		table:   pgx.Identifier{config.Schema, "rate_limits"}.Sanitize(),
+		log:     logevery.New(config.Logger, time.Second),
+		started: time.Now(),
+	}
+	p.sql = newStatements(p.table, config.SynchronousCommit)
+	p.queue.flush, p.queue.lost = p.flush, p.notGivenBack
+	// The first sweep is due at any moment within the interval: processes that live shorter than it
+	// sweep too, and those that start together do not sweep together.
+	p.sweepIn(rand.N(config.SweepInterval))
+	return p, nil
+}
+
+// checkPool refuses what has the methods of a pool and is none.
+func checkPool(db DB) error {
+	if db == nil {
+		return errors.New("ratelimit: NewPostgres: db is nil, want a pool such as *pgxpool.Pool")
+	}
+	if v := reflect.ValueOf(db); v.Kind() == reflect.Pointer && v.IsNil() {
+		return fmt.Errorf("ratelimit: NewPostgres: db is a nil %T, want a pool", db)
+	}
+	switch db.(type) {
+	case interface{ Commit(context.Context) error }:
+		return fmt.Errorf("ratelimit: NewPostgres: db is a transaction (%T), want a pool", db)
+	case *pgx.Conn, *pgxpool.Conn:
+		return fmt.Errorf("ratelimit: NewPostgres: db is a single connection (%T), which is not safe for concurrent use, want a pool", db)
+	}
+	return nil
+}
+
+func (c PostgresConfig) validate() error {
+	var errs []error
+	if len(c.Schema) > 63 || strings.ContainsRune(c.Schema, 0) {
+		errs = append(errs, fmt.Errorf("ratelimit: PostgresConfig.Schema is %q, want a name of at most 63 bytes without NUL", c.Schema))
+	}
+	if c.Timeout != 0 && c.Timeout < 10*time.Millisecond {
+		errs = append(errs, fmt.Errorf("ratelimit: PostgresConfig.Timeout is %v, want at least 10ms, or zero for 250ms", c.Timeout))
+	}
+	if c.SweepInterval != 0 && c.SweepInterval < time.Second {
+		errs = append(errs, fmt.Errorf("ratelimit: PostgresConfig.SweepInterval is %v, want at least 1s, or zero for 1m; ManualSweep turns sweeping off", c.SweepInterval))
+	}
+	if c.QueryExecMode < 0 || c.QueryExecMode > pgx.QueryExecModeSimpleProtocol {
+		errs = append(errs, fmt.Errorf("ratelimit: PostgresConfig.QueryExecMode is %d, want one of pgx's constants, or zero for the pool's own", c.QueryExecMode))
+	}
+	return errors.Join(errs...)
+}
+
+func (c PostgresConfig) withDefaults() PostgresConfig {
+	if c.Schema == "" {
+		c.Schema = "public"
+	}
+	if c.Timeout == 0 {
+		c.Timeout = 250 * time.Millisecond
+	}
+	if c.SweepInterval == 0 {
+		c.SweepInterval = time.Minute
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// Add counts hits, as [ratelimit.Store] says. All hits of a call share one statement. When ctx ends
+// before the statement has answered, Add returns and the hits are still counted.
+func (p *Postgres) Add(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.Count, error) {
+	// A hit that Postgres would refuse must not join a batch: it would fail its neighbours.
+	if err := validate(hits); err != nil {
+		return nil, err
+	}
+	if len(hits) == 0 {
+		return nil, nil
+	}
+	var few [4]place
+	b, places := p.queue.join(hits, few[:0])
+	if b == nil {
+		return nil, fmt.Errorf("%w: %d statements are waiting for the database already", ratelimit.ErrUnavailable, maxWaiting)
+	}
+	select {
+	case <-b.done:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("ratelimit: waiting for a count: %w", ctx.Err())
+	}
+	if b.err != nil {
+		return nil, b.err
+	}
+	counts := make([]ratelimit.Count, len(hits))
+	for i, place := range places {
+		row := &b.rows[place.row]
+		if row.count.Total == 0 {
+			return nil, fmt.Errorf("%w: Postgres kept a bucket from being written to %s: look for row-level security, a trigger or a rule", ratelimit.ErrUnavailable, p.table)
+		}
+		counts[i] = row.count
+		// The second is the larger for a call that alone adds more than the column holds.
+		counts[i].Total = max(row.count.Total+int64(place.sum-row.hit.N), int64(place.sum))
+	}
+	return counts, nil
+}
+
+// GiveBack takes charges off, as [ratelimit.Store] says: in the same transaction-less way, just
+// before the next hits are counted. What goes wrong is logged, and leaves the counts too high.
+func (p *Postgres) GiveBack(charges []ratelimit.Charge) {
+	valid := make([]ratelimit.Charge, 0, len(charges))
+	for _, charge := range charges {
+		if err := validateCharge(charge); err != nil {
+			p.notGivenBack(err)
+			continue
+		}
+		valid = append(valid, charge)
+	}
+	if len(valid) > 0 && !p.queue.giveBack(valid) {
+		p.notGivenBack(ratelimit.ErrUnavailable)
+	}
+}
+
+func (p *Postgres) notGivenBack(err error) { p.log.Error("ratelimit: not given back", err) }
+
+// flush is the way of a batch: what is given back, then what is counted, within one deadline that
+// no caller's context shortens.
+func (p *Postgres) flush(b *batch) error {
+	ctx, cancel := context.WithTimeout(context.Background(), p.config.Timeout)
+	defer cancel()
+	if len(b.charges) > 0 {
+		if err := p.giveBack(ctx, b.charges); err != nil {
+			p.notGivenBack(err)
+		}
+	}
+	if len(b.rows) == 0 {
+		return nil
+	}
+	began := time.Now()
+	err := p.count(ctx, b)
+	if p.config.OnFlush != nil {
+		f := Flush{Buckets: len(b.rows), Elapsed: time.Since(began), Err: err}
+		for i := range b.rows {
+			f.Hits += b.rows[i].hit.N
+		}
+		p.config.OnFlush(f)
+	}
+	if err == nil {
+		p.sweepIfDue()
+	}
+	return err
+}

@@ -1,0 +1,245 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/krow/ratelimit"
+)
+
+// statements are the texts that a store sends, made once. Each is a transaction of its own.
+type statements struct {
+	countOne, countMany string
+	giveBack            string
+	sweep               string
+}
+
+// newStatements writes the statements for one table.
+//
+// They have in common that every parameter has an explicit cast, so that they mean the same in all
+// of pgx's query modes, and that what they need of the session they set for themselves alone:
+// set_config with is_local true ends with the transaction, which is the statement. It must be
+// evaluated before the first row is locked, or lock_timeout comes too late; and a form that is
+// not evaluated at all fails silently, which is why a test counts fsyncs.
+//
+// The database's clock alone decides the window. date_bin counts from the Unix epoch and in absolute
+// time, so that time zones and their changes do not matter. The time left is taken with
+// clock_timestamp, which is right even after a wait for a row lock.
+//
+// expires_at is written on insert only: it is indexed, and an update of it would not be HOT
+// (Postgres manual, "Heap-Only Tuples"). The count stops growing at the column's maximum.
+func newStatements(table string, synchronousCommit bool) statements {
+	settings := `set_config('lock_timeout', $4::text, true)`
+	commit := `set_config('synchronous_commit', current_setting('synchronous_commit'), true)`
+	if !synchronousCommit {
+		commit = `set_config('synchronous_commit', 'off', true)`
+		settings += ` || ` + commit
+	}
+	const answer = `
+		ON CONFLICT (bucket, window_start) DO UPDATE
+		SET count = LEAST(r.count::bigint + excluded.count, 2147483647)::integer
+		RETURNING r.bucket, r.count::bigint,
+			(date_part('epoch', r.window_start) * 1e6::float8)::bigint,
+			(date_part('epoch', r.expires_at - clock_timestamp()) * 1e6::float8)::bigint`
+
+	text := strings.NewReplacer("{table}", table, "{settings}", settings, "{commit}", commit, "{answer}", answer)
+	return statements{
+		// One bucket has a text of its own, since VALUES is cheaper than unnest and its plan. The
+		// settings stand in the row, which is made before any lock is asked for; in RETURNING they
+		// would be evaluated after the wait.
+		countOne: text.Replace(`
+		INSERT INTO {table} AS r (bucket, window_start, count, expires_at)
+		VALUES (
+			$1::text,
+			date_bin($2::bigint * interval '1 microsecond', statement_timestamp(), 'epoch'),
+			CASE WHEN {settings} IS NOT NULL THEN LEAST($3::bigint, 2147483647)::integer END,
+			date_bin($2::bigint * interval '1 microsecond', statement_timestamp(), 'epoch') + $2::bigint * interval '1 microsecond'
+		){answer}`),
+
+		// The subselect in WHERE is an init plan, evaluated once and before the rows are read. Rows
+		// are locked in the order of the arrays, which are sorted: two stores that count the same
+		// buckets can then wait for each other but not deadlock.
+		countMany: text.Replace(`
+		INSERT INTO {table} AS r (bucket, window_start, count, expires_at)
+		SELECT hit.bucket,
+			date_bin(hit.micros * interval '1 microsecond', statement_timestamp(), 'epoch'),
+			LEAST(hit.n, 2147483647)::integer,
+			date_bin(hit.micros * interval '1 microsecond', statement_timestamp(), 'epoch') + hit.micros * interval '1 microsecond'
+		FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS hit (bucket, micros, n)
+		WHERE (SELECT {settings}) IS NOT NULL{answer}`),
+
+		// An update never makes a row, and the window is named by its start, so that a charge to
+		// a window that has ended or was swept does nothing. The rows are locked in order first,
+		// because an update with a join promises no order.
+		giveBack: text.Replace(`
+		UPDATE {table} AS r
+		SET count = GREATEST(r.count::bigint - charge.n, 0)::integer
+		FROM (
+			SELECT c.bucket, c.window_start, given.n
+			FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS given (bucket, start, n)
+			JOIN {table} AS c ON c.bucket = given.bucket
+				AND c.window_start = timestamptz 'epoch' + given.start * interval '1 microsecond'
+			WHERE (SELECT {settings}) IS NOT NULL
+			ORDER BY c.bucket, c.window_start
+			FOR UPDATE OF c
+		) AS charge
+		WHERE r.bucket = charge.bucket AND r.window_start = charge.window_start`),
+
+		// The array of ctids makes this a range scan of the index on expires_at and then one fetch
+		// for each row. SKIP LOCKED: sweeps that meet do not wait for one another, and a row that
+		// is being written is left for the next sweep.
+		sweep: text.Replace(`
+		DELETE FROM {table}
+		WHERE ctid = ANY (ARRAY(
+			SELECT ctid FROM {table}
+			WHERE expires_at <= statement_timestamp() - $1::bigint * interval '1 microsecond'
+			ORDER BY expires_at
+			LIMIT $2::bigint
+			FOR UPDATE SKIP LOCKED
+		))
+		AND (SELECT {commit}) IS NOT NULL`),
+	}
+}
+
+// count sends a batch and fills in the answers of its rows.
+func (p *Postgres) count(ctx context.Context, b *batch) error {
+	err := p.retry(ctx, func() error { return p.countOnce(ctx, b) })
+	if err != nil {
+		return p.describe(err, fmt.Sprintf("counting %d buckets", len(b.rows)))
+	}
+	return nil
+}
+
+func (p *Postgres) countOnce(ctx context.Context, b *batch) error {
+	var rows pgx.Rows
+	var err error
+	order := make([]int, len(b.rows))
+	for i := range order {
+		order[i] = i
+	}
+	if len(b.rows) == 1 {
+		hit := b.rows[0].hit
+		rows, err = p.db.Query(ctx, p.sql.countOne, p.args(hit.Bucket, hit.Window.Microseconds(), int64(hit.N), lockTimeout(ctx))...)
+	} else {
+		slices.SortFunc(order, func(i, j int) int { return cmp.Compare(b.rows[i].hit.Bucket, b.rows[j].hit.Bucket) })
+		buckets := make([]string, len(order))
+		windows := make([]int64, len(order))
+		ns := make([]int64, len(order))
+		for k, i := range order {
+			hit := b.rows[i].hit
+			buckets[k], windows[k], ns[k] = hit.Bucket, hit.Window.Microseconds(), int64(hit.N)
+		}
+		rows, err = p.db.Query(ctx, p.sql.countMany, p.args(buckets, windows, ns, lockTimeout(ctx))...)
+	}
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+
+	var bucket pgtype.DriverBytes
+	var total, start, left int64
+	for k := 0; rows.Next(); k++ {
+		if err := rows.Scan(&bucket, &total, &start, &left); err != nil {
+			return err
+		}
+		// Rows come back in the order they were sent, unless one is missing. The bucket decides.
+		i := -1
+		if k < len(order) && b.rows[order[k]].hit.Bucket == string(bucket) {
+			i = order[k]
+		} else if found, ok := b.index[string(bucket)]; ok {
+			i = found
+		} else {
+			return errors.New("Postgres returned a bucket that was not sent")
+		}
+		row := &b.rows[i]
+		row.count = ratelimit.Count{
+			Total: total,
+			Left:  min(max(time.Duration(left)*time.Microsecond, 0), row.hit.Window),
+			Start: time.UnixMicro(start),
+		}
+	}
+	return rows.Err()
+}
+
+// giveBack sends charges, those of one window added up, since an update touches a row once.
+func (p *Postgres) giveBack(ctx context.Context, charges []ratelimit.Charge) error {
+	type window struct {
+		bucket string
+		start  int64
+	}
+	sums := make(map[window]int64, len(charges))
+	for _, c := range charges {
+		sums[window{c.Bucket, c.Start.UnixMicro()}] += int64(c.N)
+	}
+	var buckets []string
+	var starts, ns []int64
+	for w, n := range sums {
+		buckets, starts, ns = append(buckets, w.bucket), append(starts, w.start), append(ns, n)
+	}
+	err := p.retry(ctx, func() error {
+		_, err := p.db.Exec(ctx, p.sql.giveBack, p.args(buckets, starts, ns, lockTimeout(ctx))...)
+		return err
+	})
+	if err != nil {
+		return p.describe(err, fmt.Sprintf("giving back to %d buckets", len(sums)))
+	}
+	return nil
+}
+
+// lockTimeout makes Postgres give up a wait for a row a little before ctx ends: it then answers 55P03
+// and the connection lives, while pgx closes one whose context has ended.
+func lockTimeout(ctx context.Context) string {
+	deadline, _ := ctx.Deadline()
+	return fmt.Sprintf("%dms", max((time.Until(deadline)*4/5).Milliseconds(), 1)) // 0 would be no timeout
+}
+
+// args puts the query mode, if the store has one of its own, in front of a statement's arguments, where
+// pgx takes it from.
+func (p *Postgres) args(args ...any) []any {
+	if p.config.QueryExecMode == 0 {
+		return args
+	}
+	return append([]any{p.config.QueryExecMode}, args...)
+}
+
+// retry repeats f while Postgres guarantees that it did nothing: after a serialization failure, under a
+// role whose default isolation is that strict, and after a deadlock, which only others' statements
+// can cause. A lost connection is not retried: nobody knows what was counted.
+func (p *Postgres) retry(ctx context.Context, f func() error) error {
+	for {
+		err := f()
+		if err == nil || ctx.Err() != nil || !hasCode(err, "40001", "40P01") {
+			return err
+		}
+	}
+}
+
+// describe says what was being done when err came, and which of package ratelimit's errors it is.
+func (p *Postgres) describe(err error, doing string) error {
+	kind, advice := ratelimit.ErrUnavailable, ""
+	switch {
+	case hasCode(err, "42P01", "3F000"): // undefined_table, invalid_schema_name
+		kind = ratelimit.ErrNoTable
+		advice = ": run the migrations, with migrations.Up or a migration tool"
+	case hasCode(err, "25006"): // read_only_sql_transaction
+		kind = ratelimit.ErrReadOnly
+	case hasCode(err, "55P03", "57014"), // lock_not_available, query_canceled
+		errors.Is(err, context.DeadlineExceeded):
+		kind = ratelimit.ErrTimeout
+	}
+	return fmt.Errorf("%w: %s in %s%s: %w", kind, doing, p.table, advice, err)
+}
+
+func hasCode(err error, codes ...string) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && slices.Contains(codes, pg.Code)
+}

@@ -1,0 +1,56 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/krow/ratelimit"
+)
+
+// maxBucket is the longest bucket in bytes. A B-tree entry must stay below a third of a page
+// (Postgres manual, "B-Tree Indexes"), and this is far below that.
+const maxBucket = 512
+
+// validate finds what the database would refuse, or count wrongly, before a hit joins others.
+func validate(hits []ratelimit.Hit) error {
+	for i, hit := range hits {
+		if err := validateBucket(hit.Bucket, hit.N); err != nil {
+			return err
+		}
+		if hit.Window < time.Millisecond || hit.Window > ratelimit.MaxWindow || hit.Window%time.Millisecond != 0 {
+			return fmt.Errorf("%w: Window is %v, want 1ms to %v in whole milliseconds", ratelimit.ErrInvalidHit, hit.Window, ratelimit.MaxWindow)
+		}
+		for _, other := range hits[:i] {
+			if other.Bucket == hit.Bucket && other.Window != hit.Window {
+				return fmt.Errorf("%w: one bucket with two windows, %v and %v", ratelimit.ErrInvalidHit, other.Window, hit.Window)
+			}
+		}
+	}
+	return nil
+}
+
+func validateCharge(c ratelimit.Charge) error {
+	if err := validateBucket(c.Bucket, c.N); err != nil {
+		return err
+	}
+	// 1970 to 9999: what both a microsecond count and Postgres hold.
+	if s := c.Start.Unix(); s < 0 || s > 253402300799 {
+		return fmt.Errorf("%w: Start is %v, want the start of a Count", ratelimit.ErrInvalidHit, c.Start)
+	}
+	return nil
+}
+
+// validateBucket does not quote a bucket that is wrong: who knows what it holds.
+func validateBucket(bucket string, n int) error {
+	switch {
+	case bucket == "" || len(bucket) > maxBucket:
+		return fmt.Errorf("%w: Bucket has %d bytes, want 1 to %d", ratelimit.ErrInvalidHit, len(bucket), maxBucket)
+	case !utf8.ValidString(bucket) || strings.IndexByte(bucket, 0) >= 0:
+		return fmt.Errorf("%w: Bucket is not UTF-8 text without NUL", ratelimit.ErrInvalidHit)
+	case n < 1 || n > ratelimit.MaxRequests:
+		return fmt.Errorf("%w: N is %d, want 1 to %d", ratelimit.ErrInvalidHit, n, ratelimit.MaxRequests)
+	}
+	return nil
+}
