@@ -23,19 +23,20 @@ type Config struct {
 	// every IPv4 address in minutes.
 	Secret Secret
 
-	// Deadline is how long a decision may wait for the store. Past it, each policy's OnFailure applies.
-	// Defaults to 250 ms.
+	// Deadline is how long a decision may wait for the store, at least 1 ms. Past it, each policy's
+	// OnFailure applies. A store has a timeout of its own for its statements, and raising one of the
+	// two alone rarely helps. Defaults to 250 ms.
 	Deadline time.Duration
 
 	// Skip, if set, picks requests that are let through without being counted, such as [IsPreflight].
-	// They carry no header fields of the limiter and no decision.
+	// Their responses have none of the limiter's fields, and their contexts no decision.
 	Skip func(*http.Request) bool
 
 	// Headers is how clients are told about their limits. Defaults to [HeadersStructured].
 	Headers Headers
 
-	// PartitionKey adds the parameter pk to the structured fields: the start of the hashed key, by which
-	// a client can tell its budgets apart. Needs Secret and HeadersStructured. Defaults to off.
+	// PartitionKey adds the parameter pk to the structured fields: a hash, by which a client can tell
+	// its budgets apart. Needs Secret and HeadersStructured. Defaults to off.
 	PartitionKey bool
 
 	// Refused, if set, answers requests that are over a limit, in place of the 429 with a problem
@@ -48,9 +49,9 @@ type Config struct {
 	// before it runs, and [FromContext] has the decision.
 	Unavailable http.Handler
 
-	// Observe, if set, is called with each decision, for metrics. It runs before the request goes on
+	// OnDecision, if set, is called with each decision, for metrics. It runs before the request goes on
 	// and must be quick and safe for concurrent use.
-	Observe func(*http.Request, Decision)
+	OnDecision func(*http.Request, Decision)
 
 	// Logger gets the store's errors, about one a second at most. Defaults to [slog.Default].
 	Logger *slog.Logger
@@ -67,11 +68,14 @@ type Policy struct {
 	Limit Limit
 
 	// Key says who the caller is. A request for which it finds no key is counted under the address of
-	// its TCP peer, in a bucket that no client's own is shared with. Defaults to [ClientIP].
+	// its TCP peer, in a bucket of its own kind that no client with a key shares. Defaults to
+	// [ClientIP], which behind a proxy is the proxy: use [NewClientIP] there.
 	Key KeyFunc
 
 	// Optional skips the policy for requests for which Key finds no key. At least one other
-	// policy of the Limiter must not be optional.
+	// policy of the Limiter must not be optional. A request that another policy refuses may still make
+	// a row for its key, which stays until the window ends: give a policy by a key that clients can
+	// invent a short window.
 	Optional bool
 
 	// OnFailure is what happens to a request that the store cannot count. Defaults to [FailOpen].
@@ -82,13 +86,14 @@ type Policy struct {
 type FailureMode int
 
 const (
-	// FailOpen lets the request pass. It has no RateLimit fields.
+	// FailOpen lets the request pass. Its response has no RateLimit fields for the policy. Whoever can
+	// make the store slow can so turn the limit off: where that matters, as for log-ins, use FailLocal.
 	FailOpen FailureMode = iota
 	// FailClosed answers 503 with Retry-After.
 	FailClosed
 	// FailLocal counts in this process by the same limit until the store is back, in windows of this
 	// machine's clock and without what the store has counted. Behind N processes up to N times the
-	// limit passes.
+	// limit passes. It remembers some 65,000 buckets; when there are more, some count anew.
 	FailLocal
 )
 
@@ -141,8 +146,8 @@ func (c Config) validate() error {
 	if n := len(c.Secret); c.Secret != nil && n < minSecret {
 		wrong("Secret has %d bytes, want at least %d, or nil", n, minSecret)
 	}
-	if c.Deadline < 0 {
-		wrong("Deadline is %v, want more than zero, or zero for 250ms", c.Deadline)
+	if c.Deadline != 0 && c.Deadline < time.Millisecond {
+		wrong("Deadline is %v, want at least 1ms, or zero for 250ms", c.Deadline)
 	}
 	if err := c.Headers.validate(); err != nil {
 		wrong("Headers %w", err)

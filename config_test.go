@@ -96,8 +96,8 @@ func TestNewMistakes(t *testing.T) {
 		{"HK-05 secret of 32 bytes", memory, ratelimit.Config{Policies: good, Secret: secret}, nil},
 		{"HK-05 empty secret", memory, ratelimit.Config{Policies: good, Secret: ratelimit.Secret{}}, []string{"Config.Secret has 0 bytes, want at least 32, or nil"}},
 
-		{"deadline", memory, ratelimit.Config{Policies: good, Deadline: time.Nanosecond}, nil},
-		{"negative deadline", memory, ratelimit.Config{Policies: good, Deadline: -1}, []string{"Config.Deadline is -1ns, want more than zero, or zero for 250ms"}},
+		{"deadline", memory, ratelimit.Config{Policies: good, Deadline: time.Millisecond}, nil},
+		{"negative deadline", memory, ratelimit.Config{Policies: good, Deadline: -1}, []string{"Config.Deadline is -1ns, want at least 1ms, or zero for 250ms"}},
 
 		{"HD-29 two syntaxes", memory, ratelimit.Config{Policies: good, Headers: ratelimit.HeadersStructured | ratelimit.HeadersDraft06}, []string{
 			"Config.Headers is HeadersStructured|HeadersDraft06, want HeadersStructured or HeadersDraft06: both write RateLimit-Policy, in different syntaxes",
@@ -142,7 +142,7 @@ func TestNewMistakes(t *testing.T) {
 				"Config.Policies[2].Limit.Window is 1.5015s, want whole milliseconds",
 				"Config.Policies are all optional, want one that counts every request",
 				"Config.Secret has 7 bytes, want at least 32, or nil",
-				"Config.Deadline is -1s, want more than zero, or zero for 250ms",
+				"Config.Deadline is -1s, want at least 1ms, or zero for 250ms",
 				"Config.Headers is HeadersDraft06|HeadersNone, want HeadersNone alone or not at all",
 				"Config.PartitionKey is set and Headers is HeadersDraft06|HeadersNone, want HeadersStructured among them",
 			},

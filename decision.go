@@ -65,7 +65,7 @@ type Result struct {
 	Reset time.Duration
 
 	onFailure    FailureMode
-	partitionKey []byte // the start of the hashed key, if Config.PartitionKey is set
+	partitionKey []byte // if Config.PartitionKey is set
 }
 
 // apply compares a count with the limit, which is inclusive: the hit that makes the count equal to
@@ -149,7 +149,7 @@ func (p *passed) join(d Decision) Decision {
 
 // FromContext returns the decision on the request that ctx belongs to, as [Limiter.Handler] hands it
 // to the next handler and to the handlers of refusals. Where limiters are nested, it is that of all
-// of them together. It reports false if no limiter has counted the request.
+// of them together. It reports false if no limiter has decided on the request.
 func FromContext(ctx context.Context) (Decision, bool) {
 	p, _ := ctx.Value(contextKey{}).(*passed)
 	if p == nil {

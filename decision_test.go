@@ -19,7 +19,7 @@ func TestFromContextOfOthers(t *testing.T) {
 	}
 }
 
-// One decision is what next, the handler of refusals, Observe and Check are told, each once.
+// One decision is what next, the handler of refusals, OnDecision and Check are told, each once.
 func TestDecision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -33,8 +33,8 @@ func TestDecision(t *testing.T) {
 				{Name: "token", Limit: ratelimit.PerHour(5), Key: ratelimit.BearerToken},
 				{Name: "account", Limit: ratelimit.PerHour(5), Key: ratelimit.Header("X-Account"), Optional: true},
 			},
-			Refused: refused,
-			Observe: func(r *http.Request, d ratelimit.Decision) { observed = r; seen.observe(r, d) },
+			Refused:    refused,
+			OnDecision: func(r *http.Request, d ratelimit.Decision) { observed = r; seen.observe(r, d) },
 		})
 		handler := limiter.Handler(next)
 		result := func(policy string, limit ratelimit.Limit, kind string, outcome ratelimit.Outcome, remaining int, reset time.Duration) ratelimit.Result {
@@ -55,7 +55,7 @@ func TestDecision(t *testing.T) {
 			t.Errorf("decision in next's context (-want +got):\n%s", diff)
 		}
 		if observed != r {
-			t.Error("Observe got another request than the limiter")
+			t.Error("OnDecision got another request than the limiter")
 		}
 
 		r = request("203.0.113.7:1", "Authorization", "Bearer abc")
@@ -90,8 +90,8 @@ func TestNestedLimiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sleepUntil(t, "12:00:00")
 		var seenOuter, seenInner decisions
-		outer := newLimiter(t, memoryStore(t), ratelimit.Config{Policies: []ratelimit.Policy{{Name: "outer", Limit: ratelimit.PerMinute(3)}}, Observe: seenOuter.observe})
-		inner := newLimiter(t, memoryStore(t), ratelimit.Config{Policies: []ratelimit.Policy{{Name: "inner", Limit: ratelimit.PerHour(2)}}, Observe: seenInner.observe})
+		outer := newLimiter(t, memoryStore(t), ratelimit.Config{Policies: []ratelimit.Policy{{Name: "outer", Limit: ratelimit.PerMinute(3)}}, OnDecision: seenOuter.observe})
+		inner := newLimiter(t, memoryStore(t), ratelimit.Config{Policies: []ratelimit.Policy{{Name: "inner", Limit: ratelimit.PerHour(2)}}, OnDecision: seenInner.observe})
 		next := new(spy)
 		handler := outer.Handler(inner.Handler(next))
 		const policy = `"outer";q=3;w=60, "inner";q=2;w=3600`

@@ -1,8 +1,8 @@
 // Package ratelimit limits requests to HTTP handlers, with counts that all replicas of a service share
 // in Postgres.
 //
-// A [Limiter] takes a key from each request, hashes it, counts it in its store together with those of
-// other requests that arrive meanwhile, and passes the request on or answers 429 with Retry-After:
+// A [Limiter] takes a key from each request, hashes it and counts it. Requests that arrive together are
+// counted together. It then calls the next handler, or answers 429 with Retry-After:
 //
 //	counters, err := store.NewPostgres(pool, store.PostgresConfig{})
 //	...
@@ -17,8 +17,8 @@
 //
 // # Rules
 //
-//   - All processes that share a table share the Secret and the policies' names and limits. A name and a
-//     window are one budget per key, whoever counts in it.
+//   - All processes that share a table share the Secret. Policies of one name and window share a budget
+//     per key, in whichever process they run.
 //   - Behind a proxy, [ClientIP] sees the proxy. Use [NewClientIP] and list the proxies.
 //   - A token that nobody has verified is not a limit, since every invented one is a fresh budget. Before
 //     authentication put an optional policy by [BearerToken] beside one by [ClientIP]; after it, use

@@ -95,9 +95,9 @@ func (h *hasher) bucket(prefix string, k Key) string {
 	return b.String()
 }
 
-// partitionKey returns the start of the hash of a key, which is not zero, for clients to tell budgets
-// apart by. It is cut short so that nobody learns from it what a bucket is called.
-func (h *hasher) partitionKey(k Key) []byte {
-	sum := h.sum(*k.subject)
+// partitionKey returns what tells a client its budgets apart: the start of a hash of the bucket's name. It
+// is not the hash in that name, from which a client that may choose a key would learn the hashes of others.
+func (h *hasher) partitionKey(bucket string) []byte {
+	sum := h.sum("pk:" + bucket)
 	return sum[:8:8]
 }

@@ -31,11 +31,15 @@ func TestHasherCopiesSecret(t *testing.T) {
 	}
 }
 
-func TestPartitionKey(t *testing.T) {
+// The key that clients see is not the hash in the bucket: a client that may choose its key would learn
+// the hashes of others. It was computed apart, with Python's hmac.
+func TestPartitionKeyIsNoHashOfAKey(t *testing.T) {
 	t.Parallel()
 	h := newHasher(Secret("Jefe"))
-	got := h.partitionKey(NewKey("k", "what do ya want for nothing?"))
-	if diff := cmp.Diff("5bdcc146bf60754e", hex.EncodeToString(got)); diff != "" {
-		t.Errorf("partition key (-want +got):\n%s", diff)
+	bucket := h.bucket("p/1m:", NewKey("k", "what do ya want for nothing?"))
+	got := []string{bucket, hex.EncodeToString(h.partitionKey(bucket))}
+	want := []string{"p/1m:k:5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843", "2d5900105409ecbf"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("bucket and partition key (-want +got):\n%s", diff)
 	}
 }

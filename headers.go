@@ -12,7 +12,7 @@ import (
 // Headers says in which header fields a [Limiter] tells clients about their limits. Formats that do
 // not contradict each other are combined with |. The zero value means [HeadersStructured].
 //
-// The fields are set on every response that a store's count stands behind, refusals included. They
+// The fields are set on every response whose request was counted, by the store or by [FailLocal]. They
 // replace fields of the same names that were there before, so limiters that are nested should use
 // the same Headers. They are set before the next handler runs: a handler that adds the same fields,
 // as a reverse proxy does with those of its upstream, makes a second line of each. That is legal
@@ -175,8 +175,8 @@ func tighter(a, b *Result) bool {
 	case !aRefuses && a.Remaining != b.Remaining:
 		return a.Remaining < b.Remaining
 	}
-	// Of refusing results Remaining is not compared: a request of high cost is refused while some
-	// remain, and what the client needs to know is when all of the policies admit again.
+	// Of refusing results Remaining is not compared: what the client needs to know is when all of the
+	// policies admit again.
 	return a.Reset > b.Reset
 }
 

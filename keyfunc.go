@@ -173,6 +173,9 @@ func FirstOf(keys ...KeyFunc) KeyFunc {
 // budget for each combination. If one finds no key, there is none. The key's kind is the parts' kinds
 // joined with '+', such as "ip+bearer". Join of one function is that function. It panics if there are
 // none or one is nil.
+//
+// One part that a client can invent makes the whole a fresh budget: Join(ClientIP, BearerToken) limits
+// nobody before authentication.
 func Join(keys ...KeyFunc) KeyFunc {
 	keys = checkKeyFuncs("Join", keys)
 	if len(keys) == 1 {

@@ -30,7 +30,7 @@ type Limiter struct {
 	log      *logevery.Logger
 }
 
-// A policy is a [Policy] with what is made of it once.
+// A policy is a [Policy] and what New derives from it.
 type policy struct {
 	Policy
 	prefix string // of its buckets: the name and the window
@@ -74,12 +74,12 @@ func New(store Store, config Config) (*Limiter, error) {
 }
 
 // Handler returns a handler that passes to next the requests that are within the limits, and answers
-// the others: 429 if they are over a limit, 503 if a [FailClosed] policy could not be counted. It
-// panics if next is nil.
+// the others: 429 if they are over a limit, 503 if a [FailClosed] policy could not be counted or the
+// deadline of the request's own context has passed. It panics if next is nil.
 //
-// next gets the ResponseWriter that Handler got, not a wrapped one, and the decision in the request's
-// context. A request that has passed this Limiter before, because a mux and one of its routes
-// are both wrapped, is passed on without being counted again. Where different limiters are
+// next gets the ResponseWriter that Handler got, not a wrapped one, and a copy of the request with the
+// decision in its context. A request that has passed this Limiter before, because a mux and one of its
+// routes are both wrapped, is passed on without being counted again. Where different limiters are
 // nested, the header fields tell of all of them, and what an inner one refuses stays counted in
 // the outer ones.
 //
@@ -107,17 +107,20 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 			setRefusalHeaders(w.Header(), d)
 			l.config.Unavailable.ServeHTTP(w, r)
 		case Canceled:
+			setRefusalHeaders(w.Header(), d)
 			w.WriteHeader(statusClientClosedRequest)
 		}
 	})
 }
 
-// statusClientClosedRequest is what nginx logs for a client that left before it was answered. No client
-// ever sees it.
+// statusClientClosedRequest is what nginx logs for a client that left before it was answered. A client
+// only sees it if something else has canceled the request's context, such as a server's BaseContext that
+// ends with the process.
 const statusClientClosedRequest = 499
 
 // Check decides on a request and counts it, and neither writes anything nor changes r. Each call
-// counts once more. It waits for the store at most for [Config].Deadline and as long as r's context lasts.
+// counts once more. It waits for the store at most for [Config].Deadline and as long as r's context
+// lasts. A request that [Config].Skip picks is Allowed, without results, and not counted.
 func (l *Limiter) Check(r *http.Request) Decision {
 	if l.skips(r) {
 		return Decision{Outcome: Allowed}
@@ -145,8 +148,8 @@ func (l *Limiter) check(r *http.Request) Decision {
 		d.end(err)
 	}
 	d.Elapsed = time.Since(began)
-	if l.config.Observe != nil {
-		l.config.Observe(r, d)
+	if l.config.OnDecision != nil {
+		l.config.OnDecision(r, d)
 	}
 	return d
 }
@@ -165,11 +168,12 @@ func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
 			}
 			key = fallbackKey(r)
 		}
+		bucket := l.hasher.bucket(p.prefix, key)
 		result := Result{Policy: p.Name, Limit: p.Limit, KeyKind: key.Kind(), onFailure: p.OnFailure}
 		if l.config.PartitionKey {
-			result.partitionKey = l.hasher.partitionKey(key)
+			result.partitionKey = l.hasher.partitionKey(bucket)
 		}
-		hits = append(hits, Hit{Bucket: l.hasher.bucket(p.prefix, key), Window: p.Limit.Window, N: 1})
+		hits = append(hits, Hit{Bucket: bucket, Window: p.Limit.Window, N: 1})
 		results = append(results, result)
 	}
 	return hits, results
@@ -217,7 +221,7 @@ func spared(hits []Hit, results []Result, counts []Count) []Charge {
 // fail decides without the store, as each policy's failure mode says.
 func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
 	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrTimeout) {
-		err = fmt.Errorf("%w: no count within %v: %w", ErrTimeout, l.config.Deadline, err)
+		err = fmt.Errorf("%w: no count within %v: %w", ErrTimeout, l.config.Deadline, context.DeadlineExceeded)
 	}
 	l.log.Error("ratelimit: could not count a request", err)
 	counts := make([]Count, len(hits))
@@ -249,6 +253,9 @@ func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
 // IsPreflight tells whether r is a preflight request of CORS (Fetch standard, section "HTTP
 // requests"): OPTIONS with Origin and Access-Control-Request-Method. Browsers send them by
 // themselves and without credentials. It fits [Config].Skip.
+//
+// Anybody can send such a request. Skip them only where answering OPTIONS is cheap, as it is for
+// a CORS middleware.
 func IsPreflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions &&
 		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""

@@ -105,7 +105,7 @@ func TestFailureModes(t *testing.T) {
 				var log logbook
 				var seen decisions
 				next := new(spy)
-				handler := newLimiter(t, failing(errDown), ratelimit.Config{Policies: test.policies, Observe: seen.observe, Logger: log.logger()}).Handler(next)
+				handler := newLimiter(t, failing(errDown), ratelimit.Config{Policies: test.policies, OnDecision: seen.observe, Logger: log.logger()}).Handler(next)
 				for i, step := range test.steps {
 					got := serve(handler, request("203.0.113.7:1"))
 					check(t, fmt.Sprint("request ", i), step.want, got)
@@ -267,7 +267,7 @@ func TestPostgresErrors(t *testing.T) {
 				var log logbook
 				var seen decisions
 				handler := newLimiter(t, counters, ratelimit.Config{
-					Policies: []ratelimit.Policy{{Name: "default", Limit: long(0), OnFailure: mode}}, Observe: seen.observe, Logger: log.logger(),
+					Policies: []ratelimit.Policy{{Name: "default", Limit: long(0), OnFailure: mode}}, OnDecision: seen.observe, Logger: log.logger(),
 				}).Handler(new(spy))
 				check(t, mode.String(), want, serve(handler, request("203.0.113.7:1")))
 				err := seen.one(t).Err
@@ -395,11 +395,11 @@ func TestBlackHole(t *testing.T) {
 	var seen decisions
 	var flushes atomic.Int64
 	counters := postgresStore(t, pool, func(c *store.PostgresConfig) {
-		c.OnFlush = func(store.Flush) { flushes.Add(1) }
+		c.OnFlush = func(store.FlushStats) { flushes.Add(1) }
 	})
 	handler := newLimiter(t, counters, ratelimit.Config{
 		Policies: []ratelimit.Policy{{Name: "default", Limit: long(1), OnFailure: ratelimit.FailClosed}},
-		Deadline: 100 * time.Millisecond, Observe: seen.observe, Logger: log.logger(),
+		Deadline: 100 * time.Millisecond, OnDecision: seen.observe, Logger: log.logger(),
 	}).Handler(new(spy))
 	var wg sync.WaitGroup
 	for range 200 {
@@ -486,7 +486,7 @@ func TestOutage(t *testing.T) {
 		})
 		seen := new(decisions)
 		return replica{newLimiter(t, counters, ratelimit.Config{
-			Policies: []ratelimit.Policy{{Name: "mode." + mode.String(), Limit: long(50), OnFailure: mode}}, Observe: seen.observe, Logger: log.logger(),
+			Policies: []ratelimit.Policy{{Name: "mode." + mode.String(), Limit: long(50), OnFailure: mode}}, OnDecision: seen.observe, Logger: log.logger(),
 		}).Handler(new(spy)), seen}
 	}
 	// use sends n requests to each replica at once.
@@ -629,9 +629,9 @@ func TestClientLeaves(t *testing.T) {
 					var seen decisions
 					next := new(spy)
 					limiter := newLimiter(t, test.store(t, cancel), ratelimit.Config{ // which fails the test if it logs
-						Policies: []ratelimit.Policy{{Name: "default", Limit: limit, OnFailure: mode}}, Observe: seen.observe,
+						Policies: []ratelimit.Policy{{Name: "default", Limit: limit, OnFailure: mode}}, OnDecision: seen.observe,
 					})
-					check(t, "reply to nobody", reply{499, header(), ""}, serve(limiter.Handler(next), request("203.0.113.7:1").WithContext(ctx)))
+					check(t, "reply to nobody", reply{499, header("Cache-Control", "no-store", "Retry-After", "1"), ""}, serve(limiter.Handler(next), request("203.0.113.7:1").WithContext(ctx)))
 					if next.takeCalls() != 0 {
 						t.Error("next was called")
 					}
@@ -671,7 +671,7 @@ func TestRequestDeadline(t *testing.T) {
 				var seen decisions
 				next := new(spy)
 				limiter := newLimiter(t, slow(t, delay), ratelimit.Config{
-					Policies: []ratelimit.Policy{{Name: "default", Limit: ratelimit.PerMinute(9)}}, Observe: seen.observe,
+					Policies: []ratelimit.Policy{{Name: "default", Limit: ratelimit.PerMinute(9)}}, OnDecision: seen.observe,
 				})
 				check(t, "reply", unavailable(), serve(limiter.Handler(next), request("203.0.113.7:1").WithContext(ctx)))
 				d := seen.one(t)
@@ -700,7 +700,7 @@ func TestClientHangsUp(t *testing.T) {
 		var seen decisions
 		next := new(spy)
 		limited := newLimiter(t, postgresStore(t, pool), ratelimit.Config{ // which fails the test if it logs
-			Policies: []ratelimit.Policy{{Name: "default", Limit: long(9), OnFailure: ratelimit.FailClosed}}, Observe: seen.observe,
+			Policies: []ratelimit.Policy{{Name: "default", Limit: long(9), OnFailure: ratelimit.FailClosed}}, OnDecision: seen.observe,
 		}).Handler(next)
 		answered := make(chan int, 8)
 		server := start(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -149,7 +149,7 @@ func TestHeaders(t *testing.T) {
 }
 
 // HD-31 and HD-32. The keys were computed apart, with Python's hmac: the first 8 bytes of
-// HMAC-SHA-256 of "203.0.113.7" and of "abc".
+// HMAC-SHA-256 of "pk:" and the bucket, whose end is HMAC-SHA-256 of "203.0.113.7" and of "abc".
 func TestPartitionKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestPartitionKey(t *testing.T) {
 		check(t, "HD-31 off", served(append(legacy,
 			"RateLimit-Policy", `"ip";q=1;w=60, "token";q=5;w=60`, "RateLimit", `"ip";r=0;t=60`)...), serve(off, r))
 		check(t, "HD-32 on", served(append(legacy,
-			"RateLimit-Policy", `"ip";q=1;w=60;pk=:8dnRcsVaFA8=:, "token";q=5;w=60;pk=:sPGd/rrOHng=:`, "RateLimit", `"ip";r=0;t=60;pk=:8dnRcsVaFA8=:`)...), serve(on, r))
+			"RateLimit-Policy", `"ip";q=1;w=60;pk=:3J6RY+lLKg8=:, "token";q=5;w=60;pk=:u7EdON3FJQI=:`, "RateLimit", `"ip";r=0;t=60;pk=:3J6RY+lLKg8=:`)...), serve(on, r))
 	})
 }
 

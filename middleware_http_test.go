@@ -279,7 +279,7 @@ func TestSkipPreflight(t *testing.T) {
 			t.Parallel()
 			var seen decisions
 			limiter := newLimiter(t, memoryStore(t), ratelimit.Config{
-				Policies: []ratelimit.Policy{{Name: "default", Limit: long(0)}}, Skip: ratelimit.IsPreflight, Observe: seen.observe,
+				Policies: []ratelimit.Policy{{Name: "default", Limit: long(0)}}, Skip: ratelimit.IsPreflight, OnDecision: seen.observe,
 			})
 			next := new(spy)
 			r := request("203.0.113.7:1", test.fields...)

@@ -52,7 +52,7 @@ func TestNothingIsGivenAway(t *testing.T) {
 					{Name: "both." + mode.String(), Limit: long(3), OnFailure: mode, Key: ratelimit.Join(ratelimit.ClientIP, ratelimit.Header("X-API-Key"))},
 				},
 				Secret: ratelimit.Secret(secret), PartitionKey: true, Headers: ratelimit.HeadersStructured | ratelimit.HeadersLegacy,
-				Observe: seen.observe, Logger: log.logger(),
+				OnDecision: seen.observe, Logger: log.logger(),
 			}
 			limiter := newLimiter(t, s, config)
 			handler := limiter.Handler(new(spy))

@@ -38,7 +38,7 @@ func TestConcurrentUse(t *testing.T) {
 			},
 			Secret: ratelimit.Secret("0123456789abcdef0123456789abcdef"), PartitionKey: true, Skip: ratelimit.IsPreflight, Logger: log.logger(),
 			Headers: ratelimit.HeadersStructured | ratelimit.HeadersLegacy,
-			Observe: func(_ *http.Request, d ratelimit.Decision) {
+			OnDecision: func(_ *http.Request, d ratelimit.Decision) {
 				if d.Outcome == ratelimit.Allowed && d.Err == nil {
 					admitted.Add(1)
 				}

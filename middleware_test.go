@@ -116,7 +116,7 @@ func (b *logbook) records(t testing.TB) []map[string]any {
 	return records
 }
 
-// A decisions is a Config.Observe that keeps what it is told.
+// A decisions is a Config.OnDecision that keeps what it is told.
 type decisions struct {
 	mu  sync.Mutex
 	all []ratelimit.Decision

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A Store counts hits. The Postgres store and the in-memory store of package store are two;
-// package storetest holds what any other must pass.
+// A Store counts hits. Package store has two, Postgres and Memory; any other must pass the suite of
+// package storetest.
 //
 // Implementations are safe for concurrent use.
 type Store interface {
@@ -71,7 +71,9 @@ var (
 	ErrUnavailable = errors.New("ratelimit: store unavailable")
 	// ErrTimeout: the store did not answer in time, or the wait for a lock took too long.
 	ErrTimeout = errors.New("ratelimit: store timed out")
-	// ErrReadOnly: the store accepts no writes, as a Postgres standby does (SQLSTATE 25006).
+	// ErrReadOnly: the store accepts no writes, as a Postgres standby does (SQLSTATE 25006). After a
+	// fail-over behind one address, connections to the former primary stay read-only until the pool
+	// is reset.
 	ErrReadOnly = errors.New("ratelimit: store is read-only")
 	// ErrNoTable: the table of the counters is missing; the migrations have not run.
 	ErrNoTable = errors.New("ratelimit: table is missing")

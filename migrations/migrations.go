@@ -116,7 +116,7 @@ func (s Schema) Split() (fs.FS, error) {
 
 // migrations returns all migrations for the schema, which the first of them makes.
 func (s Schema) migrations() ([]migration, error) {
-	if err := s.validate(); err != nil {
+	if err := s.Validate(); err != nil {
 		return nil, err
 	}
 	ms := all()

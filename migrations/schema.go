@@ -32,7 +32,8 @@ func (s Schema) name() Schema {
 	return s
 }
 
-func (s Schema) validate() error {
+// Validate returns what is wrong with the name, or nil.
+func (s Schema) Validate() error {
 	var wrong string
 	switch {
 	case !utf8.ValidString(string(s)):

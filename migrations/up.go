@@ -41,7 +41,7 @@ func Up(ctx context.Context, db DB) error { return Public.Up(ctx, db) }
 // Up fails with [ErrNewer] or [ErrUnversioned] for a table that it would not know how to change. It
 // needs the right to create the table only when there is something to do.
 func (s Schema) Up(ctx context.Context, db DB) error {
-	if err := s.validate(); err != nil {
+	if err := s.Validate(); err != nil {
 		return err
 	}
 	if err := s.up(ctx, db); err != nil {

@@ -22,10 +22,10 @@ func TestFewStatementsInFlight(t *testing.T) {
 	const callers, calls = 64, 50
 	r := newRecorder()
 	pool := testdb.Pool(t, testdb.New(t), maxConns(20), r.trace)
-	swept := make(chan store.Sweep, callers*calls)
+	swept := make(chan store.SweepStats, callers*calls)
 	s := newStore(t, pool, store.PostgresConfig{
 		SweepInterval: time.Hour,
-		OnSweep:       func(s store.Sweep) { swept <- s },
+		OnSweep:       func(s store.SweepStats) { swept <- s },
 	})
 	together(callers, func(i int) {
 		for call := range calls {
@@ -96,8 +96,8 @@ func TestWaitingCallersShareAStatement(t *testing.T) {
 	url := testdb.New(t)
 	r := newRecorder()
 	pool := testdb.Pool(t, url, r.trace)
-	var flushes []store.Flush // OnFlush is called by one goroutine at a time
-	s := newStore(t, pool, store.PostgresConfig{OnFlush: func(f store.Flush) { flushes = append(flushes, f) }})
+	var flushes []store.FlushStats // OnFlush is called by one goroutine at a time
+	s := newStore(t, pool, store.PostgresConfig{OnFlush: func(f store.FlushStats) { flushes = append(flushes, f) }})
 	observer := testdb.Pool(t, url)
 	release := lock(t, url, "a")
 
@@ -130,7 +130,7 @@ func TestWaitingCallersShareAStatement(t *testing.T) {
 		}
 		flushes[i].Elapsed = 0
 	}
-	if diff := cmp.Diff([]store.Flush{{Buckets: 1, Hits: 1}, {Buckets: 1, Hits: callers}}, flushes); diff != "" {
+	if diff := cmp.Diff([]store.FlushStats{{Buckets: 1, Hits: 1}, {Buckets: 1, Hits: callers}}, flushes); diff != "" {
 		t.Errorf("what OnFlush was told (-want +got):\n%s", diff)
 	}
 }
@@ -201,8 +201,8 @@ func TestNoGoroutineWhenIdle(t *testing.T) {
 		if n := goroutines(t); n > 1 { // this one
 			t.Errorf("%d goroutines after making stores, want none", n-1)
 		}
-		swept := make(chan store.Sweep, 1)
-		s := newStore(t, pool, store.PostgresConfig{SweepInterval: time.Hour, OnSweep: func(s store.Sweep) { swept <- s }})
+		swept := make(chan store.SweepStats, 1)
+		s := newStore(t, pool, store.PostgresConfig{SweepInterval: time.Hour, OnSweep: func(s store.SweepStats) { swept <- s }})
 		s.DueSweep()
 		together(64, func(i int) {
 			for range 5 {

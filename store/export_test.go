@@ -21,7 +21,7 @@ func (p *Postgres) Queued() int {
 	n := 0
 	for _, b := range p.queue.waiting {
 		for i := range b.rows {
-			n += b.rows[i].hit.N
+			n += int(b.rows[i].n)
 		}
 	}
 	return n

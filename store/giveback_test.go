@@ -110,7 +110,7 @@ func TestGiveBackAlone(t *testing.T) {
 	t.Parallel()
 	pool := testdb.Pool(t, testdb.New(t))
 	var flushes int
-	s := newStore(t, pool, store.PostgresConfig{OnFlush: func(store.Flush) { flushes++ }})
+	s := newStore(t, pool, store.PostgresConfig{OnFlush: func(store.FlushStats) { flushes++ }})
 	c := chargeOne(t, s, "a")
 	eventually(t, "the store is idle", func() bool { return !s.Flushing() })
 	labelled(t, func() { s.GiveBack([]ratelimit.Charge{c}) })
@@ -134,7 +134,7 @@ func TestGiveBackFails(t *testing.T) {
 	if got := addOne(t, s, hit("a")); got != 2 {
 		t.Errorf("total is %d, want 2, for nothing could be given back", got)
 	}
-	for _, word := range []string{"level=ERROR", "not given back", "not today", "giving back to 1 bucket"} {
+	for _, word := range []string{"level=ERROR", "not given back", "not today", "giving back (buckets: 1)"} {
 		if !strings.Contains(text(), word) {
 			t.Errorf("the log does not say %q:\n%s", word, text())
 		}

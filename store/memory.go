@@ -8,7 +8,7 @@ import (
 	"github.com/krow/ratelimit/internal/memory"
 )
 
-// MemoryConfig is the configuration of a [Memory] store. The zero value is a good one.
+// MemoryConfig is the configuration of a [Memory] store. The zero value is ready to use.
 type MemoryConfig struct {
 	// MaxBuckets bounds about how many buckets are held at once. When a new one finds no room, the one
 	// whose window ends first is forgotten and will count from one again. At least 1.

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"reflect"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 
 	"github.com/krow/ratelimit"
 	"github.com/krow/ratelimit/internal/logevery"
+	"github.com/krow/ratelimit/migrations"
 )
 
 // DB is what [Postgres] needs of a pool. A *pgxpool.Pool is one, and so is anything that wraps one.
@@ -28,17 +28,21 @@ type DB interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// PostgresConfig is the configuration of a [Postgres] store. The zero value is a good one.
+// PostgresConfig is the configuration of a [Postgres] store. The zero value is ready to use.
 type PostgresConfig struct {
 	// Schema is the name of the schema that holds the table rate_limits: a name alone, as it stands in
 	// the catalog, without quotes. It is always written in front of the table, so that no
 	// search_path matters. Defaults to "public".
 	Schema string
 
-	// Timeout is how long one statement may take, the wait for a connection included. Waiting for
-	// a row lock ends at about four fifths of it, by lock_timeout, so that the connection survives;
-	// only a store that is not the first in line for the row, or that meets a lock on the whole
-	// table, loses it. At least 10 ms. Defaults to 250 ms.
+	// Timeout is how long one statement may take, the wait for a connection included, from 10 ms to
+	// an hour. How long a caller waits is another matter: see [ratelimit.Config].Deadline. All stores that
+	// share a table should have the same.
+	//
+	// Waiting for a row lock ends at about four fifths of it, by lock_timeout, so that the
+	// connection survives; only a store that is not the first in line for the row, or that meets a
+	// lock on the whole table, loses it. Never hold a lock on a row of the table: all hits of a
+	// process may have to wait behind it. Defaults to 250 ms.
 	Timeout time.Duration
 
 	// QueryExecMode is how pgx runs the statements, such as pgx.QueryExecModeExec behind a PgBouncer
@@ -58,21 +62,22 @@ type PostgresConfig struct {
 	// ManualSweep leaves the deleting of expired rows to calls of [Postgres.Sweep].
 	ManualSweep bool
 
-	// OnFlush, if set, is called after each counting statement and must be quick: hits wait for it.
-	OnFlush func(Flush)
+	// OnFlush, if set, is called after each counting statement. It must be quick, as hits wait for it,
+	// and must not use the store.
+	OnFlush func(FlushStats)
 
-	// OnSweep, if set, is called after each sweep, whoever began it.
-	OnSweep func(Sweep)
+	// OnSweep, if set, is called after each sweep, automatic or not.
+	OnSweep func(SweepStats)
 
 	// Logger gets the errors that no caller sees: those of sweeping and of giving back.
 	// Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
-// A Flush tells of one counting statement.
-type Flush struct {
+// FlushStats tell of one counting statement.
+type FlushStats struct {
 	Buckets int           // how many buckets it counted
-	Hits    int           // the sum of what it added to them
+	Hits    int64         // the sum of what it added to them
 	Elapsed time.Duration // how long it took, the wait for a connection included
 	Err     error         // why it failed, or nil
 }
@@ -117,7 +122,7 @@ func NewPostgres(db DB, config PostgresConfig) (*Postgres, error) {
 		started: time.Now(),
 	}
 	p.sql = newStatements(p.table, config.SynchronousCommit)
-	p.queue.flush, p.queue.lost = p.flush, p.notGivenBack
+	p.queue.flush, p.queue.lost, p.queue.patience = p.flush, p.notGivenBack, config.Timeout
 	// The first sweep is due at any moment within the interval: processes that live shorter than it
 	// sweep too, and those that start together do not sweep together.
 	p.sweepIn(rand.N(config.SweepInterval))
@@ -143,11 +148,11 @@ func checkPool(db DB) error {
 
 func (c PostgresConfig) validate() error {
 	var errs []error
-	if len(c.Schema) > 63 || strings.ContainsRune(c.Schema, 0) {
-		errs = append(errs, fmt.Errorf("ratelimit: PostgresConfig.Schema is %q, want a name of at most 63 bytes without NUL", c.Schema))
+	if err := migrations.Schema(c.Schema).Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("ratelimit: PostgresConfig.Schema: %w", err))
 	}
-	if c.Timeout != 0 && c.Timeout < 10*time.Millisecond {
-		errs = append(errs, fmt.Errorf("ratelimit: PostgresConfig.Timeout is %v, want at least 10ms, or zero for 250ms", c.Timeout))
+	if c.Timeout != 0 && (c.Timeout < 10*time.Millisecond || c.Timeout > time.Hour) {
+		errs = append(errs, fmt.Errorf("ratelimit: PostgresConfig.Timeout is %v, want 10ms to 1h, or zero for 250ms", c.Timeout))
 	}
 	if c.SweepInterval != 0 && c.SweepInterval < time.Second {
 		errs = append(errs, fmt.Errorf("ratelimit: PostgresConfig.SweepInterval is %v, want at least 1s, or zero for 1m; ManualSweep turns sweeping off", c.SweepInterval))
@@ -192,7 +197,11 @@ func (p *Postgres) Add(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.C
 	select {
 	case <-b.done:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("ratelimit: waiting for a count: %w", ctx.Err())
+		select {
+		case <-b.done: // both at once: what is known counts
+		default:
+			return nil, fmt.Errorf("ratelimit: waiting for a count: %w", ctx.Err())
+		}
 	}
 	if b.err != nil {
 		return nil, b.err
@@ -205,13 +214,13 @@ func (p *Postgres) Add(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.C
 		}
 		counts[i] = row.count
 		// The second is the larger for a call that alone adds more than the column holds.
-		counts[i].Total = max(row.count.Total+int64(place.sum-row.hit.N), int64(place.sum))
+		counts[i].Total = max(row.count.Total+place.sum-row.n, place.sum)
 	}
 	return counts, nil
 }
 
-// GiveBack takes charges off, as [ratelimit.Store] says: in the same transaction-less way, just
-// before the next hits are counted. What goes wrong is logged, and leaves the counts too high.
+// GiveBack takes charges off, as [ratelimit.Store] says, just before the next hits are counted. What
+// goes wrong is logged, and leaves the counts too high.
 func (p *Postgres) GiveBack(charges []ratelimit.Charge) {
 	valid := make([]ratelimit.Charge, 0, len(charges))
 	for _, charge := range charges {
@@ -228,27 +237,29 @@ func (p *Postgres) GiveBack(charges []ratelimit.Charge) {
 
 func (p *Postgres) notGivenBack(err error) { p.log.Error("ratelimit: not given back", err) }
 
-// flush is the way of a batch: what is given back, then what is counted, within one deadline that
-// no caller's context shortens.
+// flush is the way of a batch: what is given back, then what is counted. No caller's context shortens
+// it. Giving back gets a fifth of the time that counting gets, since nobody's decision depends on it.
 func (p *Postgres) flush(b *batch) error {
-	ctx, cancel := context.WithTimeout(context.Background(), p.config.Timeout)
-	defer cancel()
 	if len(b.charges) > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), p.config.Timeout/5)
 		if err := p.giveBack(ctx, b.charges); err != nil {
 			p.notGivenBack(err)
 		}
+		cancel()
 	}
 	if len(b.rows) == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), p.config.Timeout)
+	defer cancel()
 	began := time.Now()
 	err := p.count(ctx, b)
 	if p.config.OnFlush != nil {
-		f := Flush{Buckets: len(b.rows), Elapsed: time.Since(began), Err: err}
+		stats := FlushStats{Buckets: len(b.rows), Elapsed: time.Since(began), Err: err}
 		for i := range b.rows {
-			f.Hits += b.rows[i].hit.N
+			stats.Hits += b.rows[i].n
 		}
-		p.config.OnFlush(f)
+		p.config.OnFlush(stats)
 	}
 	if err == nil {
 		p.sweepIfDue()

@@ -3,8 +3,11 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
+	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/krow/ratelimit"
 )
@@ -29,6 +32,8 @@ type queue struct {
 	flush func(*batch) error
 	// lost is told why the charges of a batch were given up, which nobody waits for.
 	lost func(error)
+	// patience is how long a batch waits behind statements that run into their deadlines.
+	patience time.Duration
 
 	mu       sync.Mutex
 	waiting  []*batch // in the order they go; only the last one takes further hits
@@ -37,16 +42,22 @@ type queue struct {
 
 // A batch is what goes to the database together.
 type batch struct {
+	born    time.Time
 	rows    []row
-	index   map[string]int // bucket to its place in rows
+	index   map[string]int // bucket to its place in rows, once there are more than fewRows
 	charges []ratelimit.Charge
 	done    chan struct{} // closed when rows and err are final
 	err     error
 }
 
+// fewRows is how many rows are searched one by one: faster than a map, and a lone caller needs none.
+const fewRows = 8
+
 // A row is one bucket of a batch: what all its hits add, and the answer.
 type row struct {
-	hit ratelimit.Hit // N is the sum of the hits
+	bucket string
+	window time.Duration
+	n      int64
 	// count is the answer for the last of the hits. Its Total is zero until the database has
 	// returned the row.
 	count ratelimit.Count
@@ -55,46 +66,45 @@ type row struct {
 // A place is where a hit stands in its batch.
 type place struct {
 	row int
-	sum int // the hit and all before it in its row
+	sum int64 // the hit and all before it in its row
 }
 
 // join adds hits to the batch that goes next and appends a place for each to places. It returns no
 // batch if too many are waiting already.
 func (q *queue) join(hits []ratelimit.Hit, places []place) (*batch, []place) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	b := q.openLocked(hits)
 	if b == nil {
+		q.mu.Unlock()
 		return nil, nil
 	}
 	for _, hit := range hits {
-		i, ok := b.index[hit.Bucket]
-		if ok {
-			b.rows[i].hit.N += hit.N
-		} else {
-			i = len(b.rows)
-			b.index[hit.Bucket] = i
-			b.rows = append(b.rows, row{hit: hit})
+		i := b.find(hit.Bucket)
+		if i < 0 {
+			i = b.add(row{bucket: hit.Bucket, window: hit.Window})
 		}
-		places = append(places, place{row: i, sum: b.rows[i].hit.N})
+		b.rows[i].n += int64(hit.N)
+		places = append(places, place{row: i, sum: b.rows[i].n})
 	}
+	q.unlockAndRun()
 	return b, places
 }
 
 // giveBack adds charges to the batch that goes next. It reports false if too many are waiting.
 func (q *queue) giveBack(charges []ratelimit.Charge) bool {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	b := q.openLocked(nil)
 	if b == nil {
+		q.mu.Unlock()
 		return false
 	}
 	b.charges = append(b.charges, charges...)
+	q.unlockAndRun()
 	return true
 }
 
-// openLocked returns the batch that goes next, a new one if the last cannot take the hits, and
-// sees to it that it will go. It returns nil if too many are waiting.
+// openLocked returns the batch that goes next, a new one if the last cannot take the hits, or nil if
+// too many are waiting.
 func (q *queue) openLocked(hits []ratelimit.Hit) *batch {
 	if n := len(q.waiting); n > 0 && q.waiting[n-1].takes(hits) {
 		return q.waiting[n-1]
@@ -102,13 +112,20 @@ func (q *queue) openLocked(hits []ratelimit.Hit) *batch {
 	if len(q.waiting) >= maxWaiting {
 		return nil
 	}
-	b := &batch{index: make(map[string]int), done: make(chan struct{})}
+	b := &batch{born: time.Now(), done: make(chan struct{})}
 	q.waiting = append(q.waiting, b)
-	if !q.flushing {
-		q.flushing = true
+	return b
+}
+
+// unlockAndRun sees to it that what is waiting will go. The goroutine is started after unlocking because
+// its first step is to lock: started before, it would often have to wait for that.
+func (q *queue) unlockAndRun() {
+	idle := !q.flushing
+	q.flushing = true
+	q.mu.Unlock()
+	if idle {
 		go q.run()
 	}
-	return b
 }
 
 // takes tells whether the hits fit. Windows of two lengths in one bucket break the rules of
@@ -118,8 +135,8 @@ func (b *batch) takes(hits []ratelimit.Hit) bool {
 		return false
 	}
 	for _, hit := range hits {
-		if i, ok := b.index[hit.Bucket]; ok {
-			if h := b.rows[i].hit; h.Window != hit.Window || h.N+hit.N > ratelimit.MaxRequests {
+		if i := b.find(hit.Bucket); i >= 0 {
+			if r := &b.rows[i]; r.window != hit.Window || r.n+int64(hit.N) > ratelimit.MaxRequests {
 				return false
 			}
 		}
@@ -127,10 +144,40 @@ func (b *batch) takes(hits []ratelimit.Hit) bool {
 	return true
 }
 
+// find returns the place of a bucket in the rows, or -1.
+func (b *batch) find(bucket string) int {
+	if b.index != nil {
+		if i, ok := b.index[bucket]; ok {
+			return i
+		}
+		return -1
+	}
+	for i := range b.rows {
+		if b.rows[i].bucket == bucket {
+			return i
+		}
+	}
+	return -1
+}
+
+// add appends a row and returns its place.
+func (b *batch) add(r row) int {
+	b.rows = append(b.rows, r)
+	if b.index != nil {
+		b.index[r.bucket] = len(b.rows) - 1
+	} else if len(b.rows) > fewRows {
+		b.index = make(map[string]int, 2*len(b.rows))
+		for i := range b.rows {
+			b.index[b.rows[i].bucket] = i
+		}
+	}
+	return len(b.rows) - 1
+}
+
 // run flushes batch after batch until none is waiting.
 func (q *queue) run() {
 	for b := q.next(); b != nil; b = q.next() {
-		b.err = q.flush(b)
+		b.err = recovered(func() error { return q.flush(b) })
 		close(b.done)
 		if errors.Is(b.err, context.DeadlineExceeded) {
 			q.fail(b.err)
@@ -155,18 +202,32 @@ func (q *queue) next() *batch {
 	return b
 }
 
-// fail gives up everything that waits behind a batch that ran into its deadline: its callers have
-// waited as long, and a database that does not answer would only let each batch in turn do the same.
+// fail gives up what has waited for longer than a statement may take, when one has run into its
+// deadline: a database that does not answer would only let each batch in turn do the same.
 func (q *queue) fail(err error) {
 	q.mu.Lock()
-	waiting := q.waiting
-	q.waiting = nil
+	var old []*batch
+	for len(q.waiting) > 0 && time.Since(q.waiting[0].born) >= q.patience {
+		old = append(old, q.waiting[0])
+		q.waiting = q.waiting[1:]
+	}
 	q.mu.Unlock()
-	for _, b := range waiting {
-		b.err = err
+	for _, b := range old {
+		b.err = fmt.Errorf("not sent, behind a statement that ran into its deadline: %w", err)
 		close(b.done)
 		if len(b.charges) > 0 {
-			q.lost(err)
+			q.lost(b.err)
 		}
 	}
+}
+
+// recovered is f with a panic made an error. The goroutines of a store are not those of requests,
+// where net/http catches the panic of a hook, a logger or a driver; here it would end the process.
+func recovered(f func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("%w: panic: %v\n%s", ratelimit.ErrUnavailable, v, debug.Stack())
+		}
+	}()
+	return f()
 }

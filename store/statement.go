@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,11 +39,10 @@ type statements struct {
 // expires_at is written on insert only: it is indexed, and an update of it would not be HOT
 // (Postgres manual, "Heap-Only Tuples"). The count stops growing at the column's maximum.
 func newStatements(table string, synchronousCommit bool) statements {
-	settings := `set_config('lock_timeout', $4::text, true)`
-	commit := `set_config('synchronous_commit', current_setting('synchronous_commit'), true)`
+	settings, sweepSettings := `set_config('lock_timeout', $4::text, true)`, ``
 	if !synchronousCommit {
-		commit = `set_config('synchronous_commit', 'off', true)`
-		settings += ` || ` + commit
+		settings += ` || set_config('synchronous_commit', 'off', true)`
+		sweepSettings = `AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL`
 	}
 	const answer = `
 		ON CONFLICT (bucket, window_start) DO UPDATE
@@ -51,7 +51,7 @@ func newStatements(table string, synchronousCommit bool) statements {
 			(date_part('epoch', r.window_start) * 1e6::float8)::bigint,
 			(date_part('epoch', r.expires_at - clock_timestamp()) * 1e6::float8)::bigint`
 
-	text := strings.NewReplacer("{table}", table, "{settings}", settings, "{commit}", commit, "{answer}", answer)
+	text := strings.NewReplacer("{table}", table, "{settings}", settings, "{sweepSettings}", sweepSettings, "{answer}", answer)
 	return statements{
 		// One bucket has a text of its own, since VALUES is cheaper than unnest and its plan. The
 		// settings stand in the row, which is made before any lock is asked for; in RETURNING they
@@ -106,7 +106,7 @@ func newStatements(table string, synchronousCommit bool) statements {
 			LIMIT $2::bigint
 			FOR UPDATE SKIP LOCKED
 		))
-		AND (SELECT {commit}) IS NOT NULL`),
+		{sweepSettings}`),
 	}
 }
 
@@ -114,32 +114,13 @@ func newStatements(table string, synchronousCommit bool) statements {
 func (p *Postgres) count(ctx context.Context, b *batch) error {
 	err := p.retry(ctx, func() error { return p.countOnce(ctx, b) })
 	if err != nil {
-		return p.describe(err, fmt.Sprintf("counting %d buckets", len(b.rows)))
+		return p.describe(err, fmt.Sprintf("counting (buckets: %d)", len(b.rows)))
 	}
 	return nil
 }
 
 func (p *Postgres) countOnce(ctx context.Context, b *batch) error {
-	var rows pgx.Rows
-	var err error
-	order := make([]int, len(b.rows))
-	for i := range order {
-		order[i] = i
-	}
-	if len(b.rows) == 1 {
-		hit := b.rows[0].hit
-		rows, err = p.db.Query(ctx, p.sql.countOne, p.args(hit.Bucket, hit.Window.Microseconds(), int64(hit.N), lockTimeout(ctx))...)
-	} else {
-		slices.SortFunc(order, func(i, j int) int { return cmp.Compare(b.rows[i].hit.Bucket, b.rows[j].hit.Bucket) })
-		buckets := make([]string, len(order))
-		windows := make([]int64, len(order))
-		ns := make([]int64, len(order))
-		for k, i := range order {
-			hit := b.rows[i].hit
-			buckets[k], windows[k], ns[k] = hit.Bucket, hit.Window.Microseconds(), int64(hit.N)
-		}
-		rows, err = p.db.Query(ctx, p.sql.countMany, p.args(buckets, windows, ns, lockTimeout(ctx))...)
-	}
+	rows, order, err := p.queryCounts(ctx, b)
 	if err != nil {
 		return err
 	}
@@ -152,22 +133,43 @@ func (p *Postgres) countOnce(ctx context.Context, b *batch) error {
 			return err
 		}
 		// Rows come back in the order they were sent, unless one is missing. The bucket decides.
-		i := -1
-		if k < len(order) && b.rows[order[k]].hit.Bucket == string(bucket) {
-			i = order[k]
-		} else if found, ok := b.index[string(bucket)]; ok {
-			i = found
-		} else {
-			return errors.New("Postgres returned a bucket that was not sent")
+		if k >= len(order) || b.rows[order[k]].bucket != string(bucket) {
+			if k = slices.IndexFunc(order, func(i int) bool { return b.rows[i].bucket == string(bucket) }); k < 0 {
+				return errors.New("a bucket came back that was not sent")
+			}
 		}
-		row := &b.rows[i]
+		row := &b.rows[order[k]]
 		row.count = ratelimit.Count{
 			Total: total,
-			Left:  min(max(time.Duration(left)*time.Microsecond, 0), row.hit.Window),
+			Left:  min(max(time.Duration(left)*time.Microsecond, 0), row.window),
 			Start: time.UnixMicro(start),
 		}
 	}
 	return rows.Err()
+}
+
+// queryCounts sends a batch and returns the order in which its rows went.
+func (p *Postgres) queryCounts(ctx context.Context, b *batch) (_ pgx.Rows, order []int, err error) {
+	order = make([]int, len(b.rows))
+	for i := range order {
+		order[i] = i
+		b.rows[i].count = ratelimit.Count{} // an attempt that was rolled back may have left one
+	}
+	if len(b.rows) == 1 {
+		r := &b.rows[0]
+		rows, err := p.db.Query(ctx, p.sql.countOne, p.args(r.bucket, r.window.Microseconds(), r.n, lockTimeout(ctx))...)
+		return rows, order, err
+	}
+	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(b.rows[i].bucket, b.rows[j].bucket) })
+	buckets := make([]string, len(order))
+	windows := make([]int64, len(order))
+	ns := make([]int64, len(order))
+	for k, i := range order {
+		r := &b.rows[i]
+		buckets[k], windows[k], ns[k] = r.bucket, r.window.Microseconds(), r.n
+	}
+	rows, err := p.db.Query(ctx, p.sql.countMany, p.args(buckets, windows, ns, lockTimeout(ctx))...)
+	return rows, order, err
 }
 
 // giveBack sends charges, those of one window added up, since an update touches a row once.
@@ -190,7 +192,7 @@ func (p *Postgres) giveBack(ctx context.Context, charges []ratelimit.Charge) err
 		return err
 	})
 	if err != nil {
-		return p.describe(err, fmt.Sprintf("giving back to %d buckets", len(sums)))
+		return p.describe(err, fmt.Sprintf("giving back (buckets: %d)", len(sums)))
 	}
 	return nil
 }
@@ -199,7 +201,8 @@ func (p *Postgres) giveBack(ctx context.Context, charges []ratelimit.Charge) err
 // and the connection lives, while pgx closes one whose context has ended.
 func lockTimeout(ctx context.Context) string {
 	deadline, _ := ctx.Deadline()
-	return fmt.Sprintf("%dms", max((time.Until(deadline)*4/5).Milliseconds(), 1)) // 0 would be no timeout
+	ms := max((time.Until(deadline) * 4 / 5).Milliseconds(), 1) // 0 would be no timeout
+	return strconv.FormatInt(ms, 10) + "ms"
 }
 
 // args puts the query mode, if the store has one of its own, in front of a statement's arguments, where

@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	// sweepBatch is how many rows one statement deletes: it then holds its locks for some tens of
+	// maxSwept is how many rows one statement deletes: it then holds its locks for some tens of
 	// milliseconds.
-	sweepBatch = 5_000
+	maxSwept = 5_000
 	// sweepTimeout bounds a sweep that a store begins by itself. What is left waits for the next.
 	sweepTimeout = 30 * time.Second
-	// sweepGrace is how long a row outlives its window, in addition to a statement's own timeout. A statement that
-	// began in the last moment of a window may lock its row after the window's end; if the row
-	// were gone by then, it would count from one again.
+	// sweepGrace is how long a row outlives its window, in addition to PostgresConfig.Timeout. A
+	// statement that began in the last moment of a window may lock its row after the window's end; if
+	// the row were gone by then, it would count from one again.
 	sweepGrace = time.Second
 )
 
-// A Sweep tells of one sweep.
-type Sweep struct {
+// SweepStats tell of one sweep.
+type SweepStats struct {
 	Deleted int64         // how many rows it deleted
 	Elapsed time.Duration // how long it took
 	Err     error         // why it ended early, or nil
@@ -33,25 +33,27 @@ type Sweep struct {
 // now and then, from a cron job for instance.
 func (p *Postgres) Sweep(ctx context.Context) (int64, error) {
 	began := time.Now()
-	s := Sweep{}
+	var stats SweepStats
 	for {
-		n, err := p.sweepBatch(ctx)
-		s.Deleted += n
-		if s.Err = err; err != nil || n < sweepBatch {
+		n, err := p.deleteExpired(ctx)
+		stats.Deleted += n
+		stats.Err = err
+		// Fewer than asked for does not mean that none are left: some may have been locked.
+		if err != nil || n == 0 {
 			break
 		}
 	}
-	s.Elapsed = time.Since(began)
+	stats.Elapsed = time.Since(began)
 	if p.config.OnSweep != nil {
-		p.config.OnSweep(s)
+		p.config.OnSweep(stats)
 	}
-	return s.Deleted, s.Err
+	return stats.Deleted, stats.Err
 }
 
-func (p *Postgres) sweepBatch(ctx context.Context) (deleted int64, err error) {
+func (p *Postgres) deleteExpired(ctx context.Context) (deleted int64, err error) {
 	grace := p.config.Timeout + sweepGrace
 	err = p.retry(ctx, func() error {
-		tag, err := p.db.Exec(ctx, p.sql.sweep, p.args(grace.Microseconds(), int64(sweepBatch))...)
+		tag, err := p.db.Exec(ctx, p.sql.sweep, p.args(grace.Microseconds(), int64(maxSwept))...)
 		deleted = tag.RowsAffected()
 		return err
 	})
@@ -70,8 +72,12 @@ func (p *Postgres) sweepIfDue() {
 		defer p.sweeping.Store(false)
 		ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
 		defer cancel()
-		if _, err := p.Sweep(ctx); err != nil {
-			p.log.Error("ratelimit: sweep ended early", err)
+		err := recovered(func() error {
+			_, err := p.Sweep(ctx)
+			return err
+		})
+		if err != nil {
+			p.config.Logger.Error("ratelimit: sweep ended early", "error", err)
 		}
 		interval := p.config.SweepInterval
 		p.sweepIn(interval*3/4 + rand.N(interval/2))

@@ -59,14 +59,14 @@ func TestSweepDeletesExpired(t *testing.T) {
 	}
 }
 
-// A sweep deletes in batches of 5,000, so that none holds its locks for long.
+// A sweep deletes in batches of 5,000, so that none holds its locks for long, until one finds nothing.
 func TestSweepInBatches(t *testing.T) {
 	t.Parallel()
 	r := newRecorder()
 	pool := testdb.Pool(t, testdb.New(t), r.trace)
-	var told []store.Sweep
-	s := newStore(t, pool, store.PostgresConfig{OnSweep: func(s store.Sweep) { told = append(told, s) }})
-	for _, test := range []struct{ rows, statements int }{{0, 1}, {4_999, 1}, {5_000, 2}, {12_001, 3}} {
+	var told []store.SweepStats
+	s := newStore(t, pool, store.PostgresConfig{OnSweep: func(s store.SweepStats) { told = append(told, s) }})
+	for _, test := range []struct{ rows, statements int }{{0, 1}, {4_999, 2}, {5_000, 2}, {12_001, 4}} {
 		expired(t, pool, test.rows)
 		r.texts, told = nil, nil
 		if n, err := s.Sweep(t.Context()); n != int64(test.rows) || err != nil {
@@ -119,8 +119,8 @@ func TestSweepCutShort(t *testing.T) {
 	expired(t, pool, 12_001)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var told []store.Sweep
-	s := newStore(t, execHook{pool, cancel}, store.PostgresConfig{OnSweep: func(s store.Sweep) { told = append(told, s) }})
+	var told []store.SweepStats
+	s := newStore(t, execHook{pool, cancel}, store.PostgresConfig{OnSweep: func(s store.SweepStats) { told = append(told, s) }})
 	n, err := s.Sweep(ctx)
 	if n != 5_000 || !errors.Is(err, context.Canceled) {
 		t.Errorf("Sweep returned %d and error %v, want 5000 and one that wraps context.Canceled", n, err)
@@ -213,13 +213,13 @@ func TestSweepsByItself(t *testing.T) {
 	pool := testdb.Pool(t, testdb.New(t))
 	expired(t, pool, 10)
 	type told struct {
-		store.Sweep
+		store.SweepStats
 		at time.Time
 	}
 	swept := make(chan told, 10)
 	s := newStore(t, pool, store.PostgresConfig{
 		SweepInterval: time.Second,
-		OnSweep:       func(s store.Sweep) { swept <- told{s, time.Now()} },
+		OnSweep:       func(s store.SweepStats) { swept <- told{s, time.Now()} },
 	})
 	var last time.Time
 	for _, want := range []int64{10, 0} {
@@ -247,7 +247,7 @@ func TestSweepsByItself(t *testing.T) {
 func TestSweepHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	counted := make(chan struct{})
-	s := newStore(t, testdb.Pool(t, testdb.New(t)), store.PostgresConfig{SweepInterval: time.Hour, OnSweep: func(store.Sweep) {
+	s := newStore(t, testdb.Pool(t, testdb.New(t)), store.PostgresConfig{SweepInterval: time.Hour, OnSweep: func(store.SweepStats) {
 		select {
 		case <-counted:
 		case <-time.After(patience / 3):
@@ -292,13 +292,13 @@ func TestSweepFails(t *testing.T) {
 	exec(t, pool, `CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not today'; END$$;
 		CREATE TRIGGER fail BEFORE DELETE ON rate_limits FOR EACH ROW EXECUTE FUNCTION fail()`)
 	logger, text := logged()
-	swept := make(chan store.Sweep, 1)
+	swept := make(chan store.SweepStats, 1)
 	s := newStore(t, pool, store.PostgresConfig{
 		SweepInterval: time.Hour,
-		OnSweep:       func(s store.Sweep) { swept <- s },
+		OnSweep:       func(s store.SweepStats) { swept <- s },
 		Logger:        logger,
 	})
-	sweep := func() store.Sweep {
+	sweep := func() store.SweepStats {
 		s.DueSweep()
 		labelled(t, func() { addOne(t, s, hit("a")) })
 		got := receive(t, "a sweep has run", swept)

@@ -192,7 +192,7 @@ func openStores(ctx context.Context) (stores []ratelimit.Store, release func(), 
 	url := os.Getenv("DATABASE_URL")
 	stop := func() {}
 	if url != "" {
-		fmt.Println("Postgres: the one that DATABASE_URL names")
+		fmt.Println("Postgres: the one that DATABASE_URL names; the table public.rate_limits is made there if it is missing")
 	} else {
 		server, err := pgserver.Start(ctx)
 		if err != nil {

@@ -41,8 +41,8 @@ type row struct {
 	count int64
 }
 
-// New returns a Counter that holds about max rows. When it is full, the row whose window ends first
-// makes room: it is the one that has least left to say.
+// New returns a Counter that holds about max rows. When it is full, a row whose window ends first
+// makes room.
 func New(max int) *Counter {
 	began := time.Now()
 	c := &Counter{
@@ -58,12 +58,13 @@ func New(max int) *Counter {
 // Add adds n to the bucket's current window and returns what the window has counted, how long it
 // still lasts, and when it started. The window is a whole number of milliseconds.
 func (c *Counter) Add(bucket string, window time.Duration, n int) (total int64, left time.Duration, start time.Time) {
-	now := c.Now().UnixMicro()
 	size := window.Milliseconds()
-	k := key{bucket, now / 1000 / size * size}
 	s := c.shard(bucket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// Under the lock, or the row of a window that has just ended could be gone already.
+	now := c.Now().UnixMicro()
+	k := key{bucket, now / 1000 / size * size}
 	r := s.rows[k]
 	if r == nil {
 		s.makeRoomLocked(now / 1000)

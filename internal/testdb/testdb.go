@@ -159,7 +159,7 @@ func newDatabase(t testing.TB, from func() (string, error)) string {
 	url := d.url(name)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("testdb: the database is kept for a look: psql '%s'", url)
+			t.Logf("testdb: the database is kept for a look: psql '%s'", d.shown(url))
 			if d.server.Way() != pgserver.URL && os.Getenv(envKeep) == "" {
 				t.Logf("testdb: its server ends with the run unless %s=1 is set", envKeep)
 			}
@@ -198,6 +198,14 @@ func (d *databases) name(test string) string {
 	}, test)
 	name := fmt.Sprintf("%s_%d_%s", d.prefix, d.made.Add(1), test)
 	return name[:min(len(name), 63)]
+}
+
+// shown is a URL as it may stand in a log: the password of a server that was named is somebody's.
+func (d *databases) shown(raw string) string {
+	if u, err := url.Parse(raw); err == nil && d.server.Way() == pgserver.URL {
+		return u.Redacted()
+	}
+	return raw
 }
 
 func (d *databases) url(name string) string {
