@@ -55,16 +55,21 @@ type Result struct {
 	// Outcome is what the policy alone would do with the request.
 	Outcome Outcome
 	// Counted tells whether Remaining and Reset are known: from the store, or from this process if
-	// Local is set. It is false when the store failed and the failure mode alone decided.
+	// Local or Remembered is set. It is false when the store failed and the failure mode alone decided,
+	// and when another policy refused the request from memory.
 	Counted bool
 	// Local tells that the store failed and this process counted by itself, as [FailLocal] asks.
 	Local bool
+	// Remembered tells that the policy refuses the request from memory: within the last five seconds the
+	// store returned a count that leaves nothing of the window. The request was not counted.
+	Remembered bool
 	// Remaining is how many more requests the window admits: never negative.
 	Remaining int
 	// Reset is the time until the window ends.
 	Reset time.Duration
 
 	onFailure    FailureMode
+	spared       bool   // not counted because another policy refused the request from memory
 	partitionKey []byte // if Config.PartitionKey is set
 }
 

@@ -60,8 +60,8 @@ func TestDecision(t *testing.T) {
 
 		r = request("203.0.113.7:1", "Authorization", "Bearer abc")
 		want = ratelimit.Decision{Outcome: ratelimit.Refused, RetryAfter: 45 * time.Second, Results: []ratelimit.Result{
-			result("ip", ratelimit.PerMinute(1), "ip", ratelimit.Refused, 0, 45*time.Second),
-			result("token", ratelimit.PerHour(5), "bearer", ratelimit.Allowed, 4, time.Hour-15*time.Second),
+			{Policy: "ip", Limit: ratelimit.PerMinute(1), KeyKind: "ip", Outcome: ratelimit.Refused, Counted: true, Remembered: true, Reset: 45 * time.Second},
+			{Policy: "token", Limit: ratelimit.PerHour(5), KeyKind: "bearer", Outcome: ratelimit.Allowed},
 		}}
 		serve(handler, r)
 		if diff := cmp.Diff([]ratelimit.Decision{want}, seen.take(), equalDecisions); diff != "" {

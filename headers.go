@@ -185,7 +185,7 @@ func appendPolicies(b []byte, results []Result) []byte {
 	start := len(b)
 	for i := range results {
 		r := &results[i]
-		if !r.Counted {
+		if !r.applied() {
 			continue
 		}
 		if len(b) > start {
@@ -229,7 +229,7 @@ func appendPoliciesDraft06(b []byte, results []Result, tight *Result) []byte {
 	start := len(b)
 	for i := range results {
 		r := &results[i]
-		if !r.Counted || r != tight && (r.Limit.Requests == tight.Limit.Requests || listed(results[:i], r.Limit.Requests)) {
+		if !r.applied() || r != tight && (r.Limit.Requests == tight.Limit.Requests || listed(results[:i], r.Limit.Requests)) {
 			continue
 		}
 		if len(b) > start {
@@ -244,7 +244,7 @@ func appendPoliciesDraft06(b []byte, results []Result, tight *Result) []byte {
 
 func listed(results []Result, requests int) bool {
 	for i := range results {
-		if results[i].Counted && results[i].Limit.Requests == requests {
+		if results[i].applied() && results[i].Limit.Requests == requests {
 			return true
 		}
 	}
@@ -263,6 +263,9 @@ func appendQuoted(b []byte, s string) []byte {
 	}
 	return append(b, '"')
 }
+
+// applied tells whether the policy had a say: it was counted, or need not be because another refused.
+func (r *Result) applied() bool { return r.Counted || r.spared }
 
 // remaining is what a client is told to have left, in the bounds of the limit whatever was counted:
 // the draft allows no negative number (draft-11, section 4.1.1).

@@ -26,6 +26,7 @@ type Limiter struct {
 	config   Config
 	policies []policy
 	hasher   *hasher
+	refusals *refusals
 	local    *memory.Counter // nil if no policy is FailLocal
 	log      *logevery.Logger
 }
@@ -55,10 +56,11 @@ func New(store Store, config Config) (*Limiter, error) {
 		config.Logger = slog.Default()
 	}
 	l := &Limiter{
-		store:  store,
-		config: config,
-		hasher: newHasher(config.Secret),
-		log:    logevery.New(config.Logger, time.Second),
+		store:    store,
+		config:   config,
+		hasher:   newHasher(config.Secret),
+		refusals: newRefusals(),
+		log:      logevery.New(config.Logger, time.Second),
 	}
 	l.config.Secret = nil // the hasher has it; here, package fmt would print it with the Limiter
 	for _, p := range config.Policies {
@@ -134,15 +136,9 @@ func (l *Limiter) skips(r *http.Request) bool { return l.config.Skip != nil && l
 func (l *Limiter) check(r *http.Request) Decision {
 	began := time.Now()
 	hits, results := l.keys(r)
-	counts, err := l.count(r.Context(), hits)
-	var d Decision
-	switch {
-	case err == nil:
-		d = l.decide(hits, results, counts)
-	case r.Context().Err() != nil:
-		d = Decision{Results: results, Err: err}
-	default:
-		d = l.fail(hits, results, err)
+	d, ok := l.recall(hits, results)
+	if !ok {
+		d = l.ask(r.Context(), hits, results, began)
 	}
 	if err := r.Context().Err(); err != nil {
 		d.end(err)
@@ -179,30 +175,73 @@ func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
 	return hits, results
 }
 
-// count asks the store, all policies at once.
-func (l *Limiter) count(ctx context.Context, hits []Hit) ([]Count, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.config.Deadline)
+// recall refuses a request without asking the store, if one of its buckets is known to be over its limit
+// already. Nothing is counted then. It reports false if the store has to be asked.
+func (l *Limiter) recall(hits []Hit, results []Result) (Decision, bool) {
+	refused := false
+	for i := range hits {
+		total, left := l.refusals.recall(hits[i].Bucket)
+		if total+int64(hits[i].N) > int64(results[i].Limit.Requests) && total > 0 {
+			results[i].apply(Count{Total: total + int64(hits[i].N), Left: left})
+			results[i].Remembered = true
+			refused = true
+		}
+	}
+	if !refused {
+		return Decision{}, false
+	}
+	for i := range results {
+		if !results[i].Remembered {
+			results[i].Outcome, results[i].spared = Allowed, true
+		}
+	}
+	d := Decision{Results: results}
+	d.conclude()
+	return d, true
+}
+
+// ask decides by the store's counts of all policies at once, or without them if it fails.
+func (l *Limiter) ask(parent context.Context, hits []Hit, results []Result, began time.Time) Decision {
+	ctx, cancel := context.WithTimeout(parent, l.config.Deadline)
 	defer cancel()
 	counts, err := l.store.Add(ctx, hits)
 	if err == nil && len(counts) != len(hits) {
 		err = fmt.Errorf("%w: it returned %d counts for %d hits", ErrUnavailable, len(counts), len(hits))
 	}
-	return counts, err
+	switch {
+	case err == nil:
+		return l.decide(hits, results, counts, began)
+	case parent.Err() != nil:
+		return Decision{Results: results, Err: err}
+	default:
+		return l.fail(hits, results, err)
+	}
 }
 
 // decide compares the counts with the limits.
-func (l *Limiter) decide(hits []Hit, results []Result, counts []Count) Decision {
+func (l *Limiter) decide(hits []Hit, results []Result, counts []Count, began time.Time) Decision {
 	for i := range results {
 		results[i].apply(counts[i])
+		if results[i].Remaining == 0 {
+			l.refusals.remember(hits[i].Bucket, counts[i], began)
+		}
 	}
 	d := Decision{Results: results}
 	d.conclude()
 	if d.Outcome == Refused {
-		if charges := spared(hits, results, counts); len(charges) > 0 {
-			l.store.GiveBack(charges)
-		}
+		l.giveBack(spared(hits, results, counts))
 	}
 	return d
+}
+
+func (l *Limiter) giveBack(charges []Charge) {
+	if len(charges) == 0 {
+		return
+	}
+	l.store.GiveBack(charges)
+	for _, c := range charges {
+		l.refusals.lower(c.Bucket, c.N)
+	}
 }
 
 // spared returns what a refused request was charged by the policies that would have admitted it. It is
