@@ -87,14 +87,19 @@ type FlushStats struct {
 // one counting statement in flight, and one that sweeps. It uses two connections of the pool at
 // most, whatever the load, and none while it is idle.
 //
+// When three statements in a row have failed, the database is left alone for a second, then one tries it
+// again: until it succeeds, hits fail at once with the error of the last. A wait for a row lock that
+// took too long does not count as a failure.
+//
 // There is nothing to close. A Postgres is safe for concurrent use.
 type Postgres struct {
-	db     DB
-	config PostgresConfig
-	table  string // qualified and quoted
-	sql    statements
-	queue  queue
-	log    *logevery.Logger
+	db      DB
+	config  PostgresConfig
+	table   string // qualified and quoted
+	sql     statements
+	queue   queue
+	breaker *breaker
+	log     *logevery.Logger
 
 	started  time.Time
 	sweepAt  atomic.Int64 // when the next sweep is due, as a time.Duration since started
@@ -118,6 +123,7 @@ func NewPostgres(db DB, config PostgresConfig) (*Postgres, error) {
 		db:      db,
 		config:  config,
 		table:   pgx.Identifier{config.Schema, "rate_limits"}.Sanitize(),
+		breaker: newBreaker(config.Logger),
 		log:     logevery.New(config.Logger, time.Second),
 		started: time.Now(),
 	}
@@ -237,18 +243,35 @@ func (p *Postgres) GiveBack(charges []ratelimit.Charge) {
 
 func (p *Postgres) notGivenBack(err error) { p.log.Error("ratelimit: not given back", err) }
 
-// flush is the way of a batch: what is given back, then what is counted. No caller's context shortens
-// it. Giving back gets a fifth of the time that counting gets, since nobody's decision depends on it.
+// flush is the way of a batch, unless the database has failed too often just now.
 func (p *Postgres) flush(b *batch) error {
+	sent := false
+	err := p.breaker.run(func() error {
+		sent = true
+		return p.send(b)
+	})
+	if !sent && len(b.charges) > 0 {
+		p.notGivenBack(err)
+	}
+	if err == nil {
+		p.sweepIfDue()
+	}
+	return err
+}
+
+// send sends what is given back and then what is counted. No caller's context shortens it. Giving back
+// gets a fifth of the time that counting gets, since nobody's decision depends on it.
+func (p *Postgres) send(b *batch) error {
 	if len(b.charges) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), p.config.Timeout/5)
-		if err := p.giveBack(ctx, b.charges); err != nil {
+		err := p.giveBack(ctx, b.charges)
+		cancel()
+		if err != nil {
 			p.notGivenBack(err)
 		}
-		cancel()
-	}
-	if len(b.rows) == 0 {
-		return nil
+		if len(b.rows) == 0 {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.config.Timeout)
 	defer cancel()
@@ -260,9 +283,6 @@ func (p *Postgres) flush(b *batch) error {
 			stats.Hits += b.rows[i].n
 		}
 		p.config.OnFlush(stats)
-	}
-	if err == nil {
-		p.sweepIfDue()
 	}
 	return err
 }

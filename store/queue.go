@@ -213,7 +213,7 @@ func (q *queue) fail(err error) {
 	}
 	q.mu.Unlock()
 	for _, b := range old {
-		b.err = fmt.Errorf("not sent, behind a statement that ran into its deadline: %w", err)
+		b.err = fmt.Errorf("%w (and this was not sent, behind it)", err)
 		close(b.done)
 		if len(b.charges) > 0 {
 			q.lost(b.err)

@@ -1,0 +1,59 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+)
+
+const (
+	// breakerFailures is how many statements in a row must fail before the database is left alone.
+	breakerFailures = 3
+	// breakerPause is how long it is left alone before one statement tries it again.
+	breakerPause = time.Second
+)
+
+// A breaker keeps a store from asking a database that keeps failing: a decision then does not wait for
+// the timeout, and a database in trouble is not made worse. It has no goroutine.
+type breaker struct {
+	circuit *gobreaker.CircuitBreaker[struct{}]
+	last    atomic.Pointer[error] // why the database was given up
+}
+
+func newBreaker(logger *slog.Logger) *breaker {
+	b := new(breaker)
+	b.circuit = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
+		Timeout:     breakerPause,
+		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
+		// Somebody who holds a lock on one row says nothing about the database.
+		IsExcluded: func(err error) bool { return hasCode(err, "55P03") },
+		OnStateChange: func(_ string, from, to gobreaker.State) {
+			switch {
+			case from == gobreaker.StateClosed:
+				logger.Warn("ratelimit: the database keeps failing and is asked once a second")
+			case to == gobreaker.StateClosed:
+				logger.Info("ratelimit: the database is back")
+			}
+		},
+	})
+	return b
+}
+
+// run calls f, or returns the error that it last returned if the database is left alone.
+func (b *breaker) run(f func() error) error {
+	_, err := b.circuit.Execute(func() (struct{}, error) {
+		err := f()
+		if err != nil {
+			b.last.Store(&err)
+		}
+		return struct{}{}, err
+	})
+	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
+		return fmt.Errorf("%w (and not asked again yet)", *b.last.Load())
+	}
+	return err
+}

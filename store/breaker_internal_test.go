@@ -1,0 +1,60 @@
+package store
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// After three failures in a row the database is left alone for a second; then one statement tries it.
+func TestBreaker(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaker(slog.New(slog.DiscardHandler))
+		var fails error
+		calls := 0
+		run := func() error { return b.run(func() error { calls++; return fails }) }
+		expect := func(when string, wantCalls int, wantErr error) {
+			t.Helper()
+			calls = 0
+			if err := run(); !errors.Is(err, wantErr) || calls != wantCalls {
+				t.Errorf("%s: %d calls and error %v, want %d and %v", when, calls, err, wantCalls, wantErr)
+			}
+		}
+		first, second := errors.New("first"), errors.New("second")
+
+		expect("in good order", 1, nil)
+		fails = first
+		expect("1st failure", 1, first)
+		expect("2nd failure", 1, first)
+		fails = nil
+		expect("a success between", 1, nil)
+		fails = first
+		expect("1st failure", 1, first)
+		expect("2nd failure", 1, first)
+		fails = second
+		expect("3rd failure", 1, second)
+		expect("left alone", 0, second)
+		time.Sleep(time.Second - 1)
+		expect("still left alone", 0, second)
+		time.Sleep(2 * time.Nanosecond)
+		expect("tried again", 1, second)
+		expect("left alone again", 0, second)
+		time.Sleep(time.Second + 1)
+		fails = nil
+		expect("tried with success", 1, nil)
+		fails = first
+		expect("1st failure after it", 1, first)
+		fails = nil
+		expect("in good order again", 1, nil)
+
+		fails = &pgconn.PgError{Code: "55P03"}
+		for range 2 * breakerFailures {
+			expect("a locked row", 1, fails)
+		}
+	})
+}
