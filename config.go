@@ -13,8 +13,8 @@ import (
 // Config is the configuration of a [Limiter]. Policies is required.
 type Config struct {
 	// Policies are the limits, at least one. A request passes if all of them admit it. They are
-	// counted in one round trip, and what a refused request spent on those that would have admitted
-	// it is given back to them.
+	// counted in one round trip. If there are several, a refused request is given back to all of them,
+	// a moment later, so that what stays counted is what was admitted.
 	Policies []Policy
 
 	// Secret makes the hashes of keys unguessable: with it they are HMAC-SHA-256, of at least 32 bytes
@@ -174,7 +174,7 @@ func validateName(name string) error {
 		}
 	}
 	if !valid {
-		return fmt.Errorf("is %q, want 1 to 64 ASCII letters, digits, '.', '_' and '-'", name)
+		return fmt.Errorf("is %.80q, want 1 to 64 ASCII letters, digits, '.', '_' and '-'", name)
 	}
 	return nil
 }

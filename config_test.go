@@ -135,7 +135,7 @@ func TestNewMistakes(t *testing.T) {
 			[]string{
 				"New: store is a nil *store.Memory",
 				`Config.Policies[0].Name is ""` + names,
-				"Config.Policies[0].Limit.Window is 0s, want 1s to 8784h0m0s",
+				"Config.Policies[0].Limit.Window is 0s, want 1s to 366 days",
 				"Config.Policies[1].Limit.Requests is -1, want 0 to 1000000000",
 				"Config.Policies[1].OnFailure is FailureMode(9), want FailOpen, FailClosed or FailLocal",
 				`Config.Policies[2].Name is "A", like that of Policies[1], want names that differ by more than case`,

@@ -70,6 +70,7 @@ type Result struct {
 
 	onFailure    FailureMode
 	spared       bool   // not counted because another policy refused the request from memory
+	lowered      int64  // what remember needs to know of the time before the store was asked
 	partitionKey []byte // if Config.PartitionKey is set
 }
 

@@ -55,7 +55,7 @@ func (l Limit) mistake() string {
 	case l.Requests < 0 || l.Requests > MaxRequests:
 		return fmt.Sprintf("Requests is %d, want 0 to %d", l.Requests, MaxRequests)
 	case l.Window < MinWindow || l.Window > MaxWindow:
-		return fmt.Sprintf("Window is %v, want %v to %v", l.Window, MinWindow, MaxWindow)
+		return fmt.Sprintf("Window is %v, want %v to 366 days", l.Window, MinWindow)
 	case l.Window%time.Millisecond != 0:
 		return fmt.Sprintf("Window is %v, want whole milliseconds", l.Window)
 	}

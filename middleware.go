@@ -202,6 +202,9 @@ func (l *Limiter) recall(hits []Hit, results []Result) (Decision, bool) {
 
 // ask decides by the store's counts of all policies at once, or without them if it fails.
 func (l *Limiter) ask(parent context.Context, hits []Hit, results []Result, began time.Time) Decision {
+	for i := range hits {
+		results[i].lowered = l.refusals.lowered(hits[i].Bucket)
+	}
 	ctx, cancel := context.WithTimeout(parent, l.config.Deadline)
 	defer cancel()
 	counts, err := l.store.Add(ctx, hits)
@@ -219,42 +222,31 @@ func (l *Limiter) ask(parent context.Context, hits []Hit, results []Result, bega
 }
 
 // decide compares the counts with the limits.
+//
+// A refused request is given back to all its policies if there are several, those that refuse it
+// included. Otherwise a caller that hammers a narrow limit would use up a broad one that others share;
+// and of a burst that both refuse, the broad one would keep what the narrow one has refused. What is
+// left counted is what was admitted.
 func (l *Limiter) decide(hits []Hit, results []Result, counts []Count, began time.Time) Decision {
 	for i := range results {
 		results[i].apply(counts[i])
 		if results[i].Remaining == 0 {
-			l.refusals.remember(hits[i].Bucket, counts[i], began)
+			l.refusals.remember(hits[i].Bucket, counts[i], began, results[i].lowered)
 		}
 	}
 	d := Decision{Results: results}
 	d.conclude()
-	if d.Outcome == Refused {
-		l.giveBack(spared(hits, results, counts))
-	}
-	return d
-}
-
-func (l *Limiter) giveBack(charges []Charge) {
-	if len(charges) == 0 {
-		return
-	}
-	l.store.GiveBack(charges)
-	for _, c := range charges {
-		l.refusals.lower(c.Bucket, c.N)
-	}
-}
-
-// spared returns what a refused request was charged by the policies that would have admitted it. It is
-// given back to them: otherwise a caller that hammers a narrow limit would use up a broad
-// one that others share.
-func spared(hits []Hit, results []Result, counts []Count) []Charge {
-	var charges []Charge
-	for i := range results {
-		if results[i].Outcome == Allowed {
-			charges = append(charges, Charge{Bucket: hits[i].Bucket, Start: counts[i].Start, N: hits[i].N})
+	if d.Outcome == Refused && len(hits) > 1 {
+		charges := make([]Charge, len(hits))
+		for i, hit := range hits {
+			charges[i] = Charge{Bucket: hit.Bucket, Start: counts[i].Start, N: hit.N}
+		}
+		l.store.GiveBack(charges)
+		for _, hit := range hits {
+			l.refusals.lower(hit.Bucket, hit.N)
 		}
 	}
-	return charges
+	return d
 }
 
 // fail decides without the store, as each policy's failure mode says.
@@ -262,7 +254,7 @@ func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
 	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrTimeout) {
 		err = fmt.Errorf("%w: no count within %v: %w", ErrTimeout, l.config.Deadline, context.DeadlineExceeded)
 	}
-	l.log.Error("ratelimit: could not count a request", err)
+	l.log.Error("ratelimit: could not count a request", err, slog.String("policy", results[0].Policy))
 	counts := make([]Count, len(hits))
 	for i := range results {
 		switch result := &results[i]; result.onFailure {
@@ -279,9 +271,9 @@ func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
 	}
 	d := Decision{Results: results, Err: err}
 	d.conclude()
-	if d.Outcome != Allowed {
+	if d.Outcome != Allowed && len(hits) > 1 {
 		for i, result := range results {
-			if result.Local && result.Outcome == Allowed {
+			if result.Local {
 				l.local.GiveBack(hits[i].Bucket, counts[i].Start, hits[i].N)
 			}
 		}

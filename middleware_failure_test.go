@@ -785,7 +785,7 @@ func TestLogOncePerSecond(t *testing.T) {
 		var want []map[string]any
 		for _, leftOut := range []float64{0, 9, 4} {
 			want = append(want, map[string]any{
-				"level": "ERROR", "msg": "ratelimit: could not count a request", "error": errDown.Error(), "left_out": leftOut,
+				"level": "ERROR", "msg": "ratelimit: could not count a request", "policy": "default", "error": errDown.Error(), "left_out": leftOut,
 			})
 		}
 		got := log.records(t)

@@ -294,7 +294,7 @@ func FuzzWaitAsTold(f *testing.F) {
 	f.Fuzz(func(t *testing.T, milli, offset int64) {
 		window := time.Duration(milli) * time.Millisecond
 		if milli <= 0 || window < ratelimit.MinWindow || window > ratelimit.MaxWindow || offset < 0 {
-			t.Skip("no such window")
+			return // no such window
 		}
 		synctest.Test(t, func(t *testing.T) {
 			handler := newLimiter(t, memoryStore(t), ratelimit.Config{

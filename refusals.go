@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -30,6 +31,7 @@ type refusals struct {
 }
 
 type refusalShard struct {
+	lowered atomic.Int64 // the sum of all that was taken off
 	mu      sync.Mutex
 	entries map[string]*refusal
 	ring    []*refusal // in the order in which they came, once it is full with the oldest at next
@@ -55,8 +57,14 @@ func (m *refusals) shard(bucket string) *refusalShard {
 	return &m.shards[maphash.String(m.seed, bucket)%refusalShards]
 }
 
-// remember notes a count that the store has returned to a call that began at that time.
-func (m *refusals) remember(bucket string, c Count, began time.Time) {
+// lowered is what a call has to note before it asks the store, for remember.
+func (m *refusals) lowered(bucket string) int64 { return m.shard(bucket).lowered.Load() }
+
+// remember notes a count that the store has returned to a call that began at that time. Of a burst that
+// shared one statement, each has seen the others' hits, which are given back one by one: what was
+// taken off since the call began is not a bound any more. That of other buckets of the shard is taken for
+// this one's too, which leads to asking the store once more.
+func (m *refusals) remember(bucket string, c Count, began time.Time, loweredBefore int64) {
 	asked, answered := began.Sub(m.origin), time.Since(m.origin)
 	s := m.shard(bucket)
 	s.mu.Lock()
@@ -66,7 +74,7 @@ func (m *refusals) remember(bucket string, c Count, began time.Time) {
 		e = &refusal{bucket: bucket}
 		s.addLocked(e)
 	}
-	e.total = c.Total
+	e.total = c.Total - (s.lowered.Load() - loweredBefore)
 	e.until = asked + min(c.Left, refusalMemory)
 	e.end = answered + c.Left
 }
@@ -104,6 +112,7 @@ func (m *refusals) lower(bucket string, n int) {
 	s := m.shard(bucket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.lowered.Add(int64(n))
 	if e := s.entries[bucket]; e != nil {
 		e.total -= int64(n)
 	}

@@ -23,8 +23,8 @@ func TestRefusalsAreBounded(t *testing.T) {
 	c := Count{Total: 1, Left: time.Hour}
 	const n = 3 * maxRefusals
 	for i := range n {
-		m.remember(fmt.Sprint(i), c, time.Now())
-		m.remember(fmt.Sprint(i), c, time.Now()) // takes no second place
+		m.remember(fmt.Sprint(i), c, time.Now(), 0)
+		m.remember(fmt.Sprint(i), c, time.Now(), 0) // takes no second place
 	}
 	if got := remembered(m); got != maxRefusals {
 		t.Errorf("%d buckets are remembered, want %d", got, maxRefusals)
@@ -51,7 +51,7 @@ func TestRefusalsUnderARaisedLimit(t *testing.T) {
 	}
 	r := &http.Request{RemoteAddr: "203.0.113.7:1"}
 	hits, _ := l.keys(r)
-	l.refusals.remember(hits[0].Bucket, Count{Total: 100, Left: time.Hour}, time.Now()) // under a limit of 100
+	l.refusals.remember(hits[0].Bucket, Count{Total: 100, Left: time.Hour}, time.Now(), 0) // under a limit of 100
 	if d := l.Check(r); d.Outcome != Allowed || d.Results[0].Remaining != 49 || !asked {
 		t.Errorf("decision is %+v, want it allowed by the store with 49 remaining", d)
 	}

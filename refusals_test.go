@@ -191,6 +191,52 @@ func TestRefusalsOfSeveralPolicies(t *testing.T) {
 	})
 }
 
+// Of a burst that shares a statement, each request sees the counts of all others. What the narrow limit
+// refuses must not stay in the broad one, neither in the store nor in memory, even where both refuse:
+// the burst would shut everybody out until the broad window ends.
+func TestBurstLeavesTheBroadLimitAlone(t *testing.T) {
+	t.Parallel()
+	const burst, narrow, broad = 200, 5, 20
+	for name, s := range map[string]ratelimit.Store{
+		"Postgres": postgresStore(t, testdb.Pool(t, testdb.New(t))),
+		"Memory":   memoryStore(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			limiter := newLimiter(t, s, ratelimit.Config{Policies: []ratelimit.Policy{
+				{Name: "account", Limit: long(narrow), Key: ratelimit.Header("X-Account")},
+				{Name: "site", Limit: long(broad), Key: ratelimit.Constant("site")},
+			}})
+			allowed := func(account string, n int) int64 {
+				var allowed atomic.Int64
+				var wg sync.WaitGroup
+				for range n {
+					wg.Go(func() {
+						if d := limiter.Check(request("203.0.113.7:1", "X-Account", account)); d.Outcome == ratelimit.Allowed {
+							allowed.Add(1)
+						}
+					})
+				}
+				wg.Wait()
+				return allowed.Load()
+			}
+			if n := allowed("a", burst); n != narrow {
+				t.Errorf("%d of a burst of %d were allowed, want %d", n, burst, narrow)
+			}
+			for i, account := range []string{"b", "c", "d"} {
+				for range narrow {
+					if n := allowed(account, 1); n != 1 {
+						t.Errorf("a request of account %s was refused, of %d others", account, (broad-narrow)-i*narrow)
+					}
+				}
+			}
+			if n := allowed("e", 1); n != 0 {
+				t.Errorf("a request over the site's limit was allowed")
+			}
+		})
+	}
+}
+
 // A refusal from memory: what a flood costs.
 //
 //	go test -run='^$' -bench=Remembered .

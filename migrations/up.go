@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"strconv"
 
@@ -43,6 +44,9 @@ func Up(ctx context.Context, db DB) error { return Public.Up(ctx, db) }
 func (s Schema) Up(ctx context.Context, db DB) error {
 	if err := s.Validate(); err != nil {
 		return err
+	}
+	if v := reflect.ValueOf(db); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return errors.New("migrations: db is nil, want a *pgxpool.Pool or a *pgx.Conn")
 	}
 	if err := s.up(ctx, db); err != nil {
 		return fmt.Errorf("migrations: schema %q: %w", string(s.name()), err)

@@ -428,3 +428,12 @@ func (c *counter) count() int {
 	defer c.mu.Unlock()
 	return c.n
 }
+
+func TestUpRefusesNil(t *testing.T) {
+	t.Parallel()
+	for name, db := range map[string]migrations.DB{"nil": nil, "nil pool": (*pgxpool.Pool)(nil), "nil connection": (*pgx.Conn)(nil)} {
+		if err := migrations.Up(t.Context(), db); err == nil || !strings.Contains(err.Error(), "db is nil") {
+			t.Errorf("%s: error is %v, want one that says that db is nil", name, err)
+		}
+	}
+}

@@ -232,7 +232,9 @@ func (p *Postgres) describe(err error, doing string) error {
 	switch {
 	case hasCode(err, "42P01", "3F000"): // undefined_table, invalid_schema_name
 		kind = ratelimit.ErrNoTable
-		advice = ": run the migrations, with migrations.Up or a migration tool"
+		advice = ": run the migrations, with migrations.Up or a migration tool, for the schema of that name"
+	case hasCode(err, "42501"): // insufficient_privilege
+		advice = ": grant USAGE on the schema, and SELECT, INSERT, UPDATE and DELETE on the table"
 	case hasCode(err, "25006"): // read_only_sql_transaction
 		kind = ratelimit.ErrReadOnly
 	case hasCode(err, "55P03", "57014"), // lock_not_available, query_canceled

@@ -44,7 +44,8 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *addr, *once); err != nil && ctx.Err() == nil {
+	err := run(ctx, *addr, *once)
+	if err != nil && (*once || ctx.Err() == nil) {
 		log.Fatal("quickstart: ", err)
 	}
 }
@@ -195,6 +196,9 @@ func openStores(ctx context.Context) (stores []ratelimit.Store, release func(), 
 		fmt.Println("Postgres: the one that DATABASE_URL names; the table public.rate_limits is made there if it is missing")
 	} else {
 		server, err := pgserver.Start(ctx)
+		if ctx.Err() != nil {
+			return nil, nil, ctx.Err()
+		}
 		if err != nil {
 			fmt.Printf("NOTICE: no Postgres to be had, counting in memory instead, which only one process can share.\n%v\n", err)
 			return inMemory()
@@ -208,7 +212,7 @@ func openStores(ctx context.Context) (stores []ratelimit.Store, release func(), 
 		}
 	}
 	var pools []*pgxpool.Pool
-	release = func() {
+	closeAll := func() {
 		for _, pool := range pools {
 			pool.Close()
 		}
@@ -216,7 +220,7 @@ func openStores(ctx context.Context) (stores []ratelimit.Store, release func(), 
 	}
 	defer func() {
 		if err != nil {
-			release()
+			closeAll()
 		}
 	}()
 	for range replicas {
@@ -234,7 +238,7 @@ func openStores(ctx context.Context) (stores []ratelimit.Store, release func(), 
 		}
 		stores = append(stores, s)
 	}
-	return stores, release, nil
+	return stores, closeAll, nil
 }
 
 func inMemory() ([]ratelimit.Store, func(), error) {

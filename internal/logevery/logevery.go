@@ -26,12 +26,13 @@ func New(logger *slog.Logger, interval time.Duration) *Logger {
 
 // Error writes a record of level error, unless the last was written less than an interval ago. The
 // record says how many were left out since then.
-func (l *Logger) Error(message string, err error) {
+func (l *Logger) Error(message string, err error, attrs ...slog.Attr) {
 	leftOut, ok := l.turn()
 	if !ok {
 		return
 	}
-	l.logger.LogAttrs(context.Background(), slog.LevelError, message, slog.Any("error", err), slog.Int("left_out", leftOut))
+	attrs = append(attrs, slog.Any("error", err), slog.Int("left_out", leftOut))
+	l.logger.LogAttrs(context.Background(), slog.LevelError, message, attrs...)
 }
 
 func (l *Logger) turn() (leftOut int, ok bool) {

@@ -37,6 +37,27 @@ func TestMain(m *testing.M) {
 	select {}
 }
 
+// ways returns the ways that are to be tested here: the one that is forced, or those that are open.
+func ways(t *testing.T) []way {
+	t.Helper()
+	docker, local := way{Docker, startDocker}, way{Local, startLocal}
+	switch os.Getenv(EnvWay) {
+	case Docker:
+		return []way{docker}
+	case Local:
+		return []way{local}
+	}
+	s, err := startDocker(t.Context())
+	if err != nil {
+		t.Logf("the way docker is not open here: %v", err)
+		return []way{local}
+	}
+	if err := s.Stop(); err != nil {
+		t.Error(err)
+	}
+	return []way{docker, local}
+}
+
 // started returns a server of the way. A way that is not open on this machine is none to test.
 func started(t *testing.T, name string, start func(context.Context) (*Server, error)) *Server {
 	t.Helper()
@@ -57,7 +78,10 @@ func started(t *testing.T, name string, start func(context.Context) (*Server, er
 
 func TestServer(t *testing.T) {
 	t.Parallel()
-	for _, w := range []way{{Docker, startDocker}, {Local, startLocal}} {
+	if testing.Short() {
+		t.Skip("-short leaves out the tests that start Postgres")
+	}
+	for _, w := range ways(t) {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
 			s := started(t, w.name, w.try)
