@@ -98,7 +98,11 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 		}
 		d := outer.join(l.check(r))
 		l.config.Headers.write(w.Header(), d, time.Now)
+		original := r
 		r = r.WithContext(context.WithValue(r.Context(), contextKey{}, &passed{outer, l, d}))
+		// What handlers put into the copy and others look for in the original: net/http removes the
+		// temporary files of the form, and whoever is further out logs the pattern.
+		defer func() { original.MultipartForm, original.Pattern = r.MultipartForm, r.Pattern }()
 		switch d.Outcome {
 		case Allowed:
 			next.ServeHTTP(w, r)

@@ -63,7 +63,7 @@ type PostgresConfig struct {
 	ManualSweep bool
 
 	// OnFlush, if set, is called after each counting statement. It must be quick, as hits wait for it,
-	// and must not use the store.
+	// must not use the store, and must not end its goroutine, as testing.T.FailNow does.
 	OnFlush func(FlushStats)
 
 	// OnSweep, if set, is called after each sweep, automatic or not.
@@ -241,7 +241,13 @@ func (p *Postgres) GiveBack(charges []ratelimit.Charge) {
 	}
 }
 
-func (p *Postgres) notGivenBack(err error) { p.log.Error("ratelimit: not given back", err) }
+// notGivenBack logs. The logger's own panic must not fail the batch, nor end the process.
+func (p *Postgres) notGivenBack(err error) {
+	_ = recovered(func() error {
+		p.log.Error("ratelimit: not given back", err)
+		return nil
+	})
+}
 
 // flush is the way of a batch, unless the database has failed too often just now.
 func (p *Postgres) flush(b *batch) error {

@@ -179,7 +179,7 @@ func (q *queue) run() {
 	for b := q.next(); b != nil; b = q.next() {
 		b.err = recovered(func() error { return q.flush(b) })
 		close(b.done)
-		if errors.Is(b.err, context.DeadlineExceeded) {
+		if errors.Is(b.err, context.DeadlineExceeded) || hasCode(b.err, "57014") { // or a statement_timeout
 			q.fail(b.err)
 		}
 		// Let the callers that were just answered come back with their next hits, so that these

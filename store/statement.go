@@ -32,6 +32,10 @@ type statements struct {
 // evaluated before the first row is locked, or lock_timeout comes too late; and a form that is
 // not evaluated at all fails silently, which is why a test counts fsyncs.
 //
+// Every function and operator is called with exactly the types it is declared with. Of those that merely
+// fit, Postgres would prefer one that somebody else has made in a schema further down the search_path,
+// public for instance, and run it with the rights of this role.
+//
 // The database's clock alone decides the window. date_bin counts from the Unix epoch and in absolute
 // time, so that time zones and their changes do not matter. The time left is taken with
 // clock_timestamp, which is right even after a wait for a row lock.
@@ -60,9 +64,9 @@ func newStatements(table string, synchronousCommit bool) statements {
 		INSERT INTO {table} AS r (bucket, window_start, count, expires_at)
 		VALUES (
 			$1::text,
-			date_bin($2::bigint * interval '1 microsecond', statement_timestamp(), 'epoch'),
+			date_bin($2::bigint::float8 * interval '1 microsecond', statement_timestamp(), timestamptz 'epoch'),
 			CASE WHEN {settings} IS NOT NULL THEN LEAST($3::bigint, 2147483647)::integer END,
-			date_bin($2::bigint * interval '1 microsecond', statement_timestamp(), 'epoch') + $2::bigint * interval '1 microsecond'
+			date_bin($2::bigint::float8 * interval '1 microsecond', statement_timestamp(), timestamptz 'epoch') + $2::bigint::float8 * interval '1 microsecond'
 		){answer}`),
 
 		// The subselect in WHERE is an init plan, evaluated once and before the rows are read. Rows
@@ -71,9 +75,9 @@ func newStatements(table string, synchronousCommit bool) statements {
 		countMany: text.Replace(`
 		INSERT INTO {table} AS r (bucket, window_start, count, expires_at)
 		SELECT hit.bucket,
-			date_bin(hit.micros * interval '1 microsecond', statement_timestamp(), 'epoch'),
+			date_bin(hit.micros::float8 * interval '1 microsecond', statement_timestamp(), timestamptz 'epoch'),
 			LEAST(hit.n, 2147483647)::integer,
-			date_bin(hit.micros * interval '1 microsecond', statement_timestamp(), 'epoch') + hit.micros * interval '1 microsecond'
+			date_bin(hit.micros::float8 * interval '1 microsecond', statement_timestamp(), timestamptz 'epoch') + hit.micros::float8 * interval '1 microsecond'
 		FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS hit (bucket, micros, n)
 		WHERE (SELECT {settings}) IS NOT NULL{answer}`),
 
@@ -87,7 +91,7 @@ func newStatements(table string, synchronousCommit bool) statements {
 			SELECT c.bucket, c.window_start, given.n
 			FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS given (bucket, start, n)
 			JOIN {table} AS c ON c.bucket = given.bucket
-				AND c.window_start = timestamptz 'epoch' + given.start * interval '1 microsecond'
+				AND c.window_start = timestamptz 'epoch' + given.start::float8 * interval '1 microsecond'
 			WHERE (SELECT {settings}) IS NOT NULL
 			ORDER BY c.bucket, c.window_start
 			FOR UPDATE OF c
@@ -101,7 +105,7 @@ func newStatements(table string, synchronousCommit bool) statements {
 		DELETE FROM {table}
 		WHERE ctid = ANY (ARRAY(
 			SELECT ctid FROM {table}
-			WHERE expires_at <= statement_timestamp() - $1::bigint * interval '1 microsecond'
+			WHERE expires_at <= statement_timestamp() - $1::bigint::float8 * interval '1 microsecond'
 			ORDER BY expires_at
 			LIMIT $2::bigint
 			FOR UPDATE SKIP LOCKED
@@ -235,6 +239,8 @@ func (p *Postgres) describe(err error, doing string) error {
 		advice = ": run the migrations, with migrations.Up or a migration tool, for the schema of that name"
 	case hasCode(err, "42501"): // insufficient_privilege
 		advice = ": grant USAGE on the schema, and SELECT, INSERT, UPDATE and DELETE on the table"
+	case hasCode(err, "26000", "42P05"): // invalid_sql_statement_name, duplicate_prepared_statement
+		advice = ": behind this pooler, set PostgresConfig.QueryExecMode to pgx.QueryExecModeExec"
 	case hasCode(err, "25006"): // read_only_sql_transaction
 		kind = ratelimit.ErrReadOnly
 	case hasCode(err, "55P03", "57014"), // lock_not_available, query_canceled

@@ -77,7 +77,10 @@ func (p *Postgres) sweepIfDue() {
 			return err
 		})
 		if err != nil {
-			p.config.Logger.Error("ratelimit: sweep ended early", "error", err)
+			_ = recovered(func() error {
+				p.config.Logger.Error("ratelimit: sweep ended early", "error", err)
+				return nil
+			})
 		}
 		interval := p.config.SweepInterval
 		p.sweepIn(interval*3/4 + rand.N(interval/2))
