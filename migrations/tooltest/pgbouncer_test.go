@@ -1,12 +1,15 @@
 package tooltest_test
 
 import (
+	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +18,8 @@ import (
 
 	"github.com/krow/ratelimit/internal/testdb"
 	"github.com/krow/ratelimit/migrations"
+	"github.com/krow/ratelimit/store"
+	"github.com/krow/ratelimit/store/storetest"
 )
 
 func TestUpThroughPgBouncer(t *testing.T) {
@@ -39,6 +44,39 @@ func TestUpThroughPgBouncer(t *testing.T) {
 	// It finds the table current even where statements are prepared by default.
 	if err := migrations.Up(t.Context(), testdb.Pool(t, pooled)); err != nil {
 		t.Error(err)
+	}
+}
+
+// The store counts as exactly as without it, in the modes that prepare nothing.
+func TestStoreThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]pgx.QueryExecMode{
+		"exec": pgx.QueryExecModeExec, "simple protocol": pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testdb.Empty(t)
+			direct, pooled := testdb.Pool(t, url), testdb.Pool(t, pgBouncer(t, url))
+			storetest.Run(t, func(t *testing.T) storetest.Subject {
+				schema := "s" + strings.ToLower(rand.Text()[:8])
+				if err := migrations.Schema(schema).Up(t.Context(), direct); err != nil {
+					t.Fatal(err)
+				}
+				s, err := store.NewPostgres(pooled, store.PostgresConfig{
+					Schema: schema, QueryExecMode: mode, Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return storetest.Subject{Store: s, Elapse: func(d time.Duration) {
+					_, err := direct.Exec(t.Context(), fmt.Sprintf(`UPDATE %s.rate_limits
+						SET window_start = window_start - $1::interval, expires_at = expires_at - $1::interval`, schema), d)
+					if err != nil {
+						t.Fatal(err)
+					}
+				}}
+			})
+		})
 	}
 }
 
