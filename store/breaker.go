@@ -43,10 +43,11 @@ func newBreaker(logger *slog.Logger) *breaker {
 	return b
 }
 
-// run calls f, or returns the error that it last returned if the database is left alone.
+// run calls f, or returns the error that it last returned if the database is left alone. A panic of f is
+// such an error.
 func (b *breaker) run(f func() error) error {
 	_, err := b.circuit.Execute(func() (struct{}, error) {
-		err := f()
+		err := recovered(f) // gobreaker would pass the panic on, and last would not be set
 		if err != nil {
 			b.last.Store(&err)
 		}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/krow/ratelimit"
 )
 
 // After three failures in a row the database is left alone for a second; then one statement tries it.
@@ -51,6 +53,15 @@ func TestBreaker(t *testing.T) {
 		expect("1st failure after it", 1, first)
 		fails = nil
 		expect("in good order again", 1, nil)
+
+		for range breakerFailures {
+			if err := b.run(func() error { panic("not today") }); !errors.Is(err, ratelimit.ErrUnavailable) {
+				t.Errorf("error of a panic is %v, want one that wraps ErrUnavailable", err)
+			}
+		}
+		expect("left alone after panics", 0, ratelimit.ErrUnavailable)
+		time.Sleep(time.Second + 1)
+		expect("tried after panics", 1, nil)
 
 		fails = &pgconn.PgError{Code: "55P03"}
 		for range 2 * breakerFailures {
