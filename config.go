@@ -93,7 +93,7 @@ const (
 	FailClosed
 	// FailLocal counts in this process by the same limit until the store is back, in windows of this
 	// machine's clock and without what the store has counted. Behind N processes up to N times the
-	// limit passes. It remembers some 65,000 buckets; when there are more, some count anew.
+	// limit passes in a window, besides what the store admits in it. It remembers some 65,000 buckets; when there are more, some count anew.
 	FailLocal
 )
 

@@ -102,7 +102,14 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 		r = r.WithContext(context.WithValue(r.Context(), contextKey{}, &passed{outer, l, d}))
 		// What handlers put into the copy and others look for in the original: net/http removes the
 		// temporary files of the form, and whoever is further out logs the pattern.
-		defer func() { original.MultipartForm, original.Pattern = r.MultipartForm, r.Pattern }()
+		defer func() {
+			if r.MultipartForm != original.MultipartForm {
+				original.MultipartForm = r.MultipartForm
+			}
+			if r.Pattern != original.Pattern {
+				original.Pattern = r.Pattern
+			}
+		}()
 		switch d.Outcome {
 		case Allowed:
 			next.ServeHTTP(w, r)
@@ -125,8 +132,8 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 const statusClientClosedRequest = 499
 
 // Check decides on a request and counts it, and neither writes anything nor changes r. Each call
-// counts once more. It waits for the store at most for [Config].Deadline and as long as r's context
-// lasts. A request that [Config].Skip picks is Allowed, without results, and not counted.
+// counts once more. It waits for the store at most for [Config].Deadline and until the deadline of r's
+// context, if it has one. A request that [Config].Skip picks is Allowed, without results, and not counted.
 func (l *Limiter) Check(r *http.Request) Decision {
 	if l.skips(r) {
 		return Decision{Outcome: Allowed}
@@ -144,7 +151,7 @@ func (l *Limiter) check(r *http.Request) Decision {
 	if !ok {
 		d = l.ask(r.Context(), hits, results, began)
 	}
-	if err := r.Context().Err(); err != nil {
+	if err := ended(r.Context()); err != nil {
 		d.end(err)
 	}
 	d.Elapsed = time.Since(began)
@@ -184,8 +191,8 @@ func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
 func (l *Limiter) recall(hits []Hit, results []Result) (Decision, bool) {
 	refused := false
 	for i := range hits {
-		total, left := l.refusals.recall(hits[i].Bucket)
-		if total+int64(hits[i].N) > int64(results[i].Limit.Requests) && total > 0 {
+		total, left, ok := l.refusals.recall(hits[i].Bucket)
+		if ok && total+int64(hits[i].N) > int64(results[i].Limit.Requests) {
 			results[i].apply(Count{Total: total + int64(hits[i].N), Left: left})
 			results[i].Remembered = true
 			refused = true
@@ -209,7 +216,7 @@ func (l *Limiter) ask(parent context.Context, hits []Hit, results []Result, bega
 	for i := range hits {
 		results[i].lowered = l.refusals.lowered(hits[i].Bucket)
 	}
-	ctx, cancel := context.WithTimeout(parent, l.config.Deadline)
+	ctx, cancel := l.patience(parent)
 	defer cancel()
 	counts, err := l.store.Add(ctx, hits)
 	if err == nil && len(counts) != len(hits) {
@@ -218,11 +225,32 @@ func (l *Limiter) ask(parent context.Context, hits []Hit, results []Result, bega
 	switch {
 	case err == nil:
 		return l.decide(hits, results, counts, began)
-	case parent.Err() != nil:
+	case ended(parent) != nil:
 		return Decision{Results: results, Err: err}
 	default:
 		return l.fail(hits, results, err)
 	}
+}
+
+// patience returns the context that the wait for the store lasts: as long as the request's own deadline and
+// the limiter's allow, but also for a client that has left. What its request is counted for must be
+// remembered and given back like any other's, or whoever hangs up in time could use up a limit that
+// others share.
+func (l *Limiter) patience(parent context.Context) (context.Context, context.CancelFunc) {
+	deadline := time.Now().Add(l.config.Deadline)
+	if own, ok := parent.Deadline(); ok && own.Before(deadline) {
+		deadline = own
+	}
+	return context.WithDeadline(context.WithoutCancel(parent), deadline)
+}
+
+// ended returns why the request's context has ended, or nil. Its deadline may have passed a moment before the
+// context says so.
+func ended(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // decide compares the counts with the limits.

@@ -95,16 +95,16 @@ func (s *refusalShard) addLocked(e *refusal) {
 
 // recall returns the least that the bucket's window has counted, as far as is remembered, and the time
 // until the window ends.
-func (m *refusals) recall(bucket string) (total int64, left time.Duration) {
+func (m *refusals) recall(bucket string) (total int64, left time.Duration, ok bool) {
 	now := time.Since(m.origin)
 	s := m.shard(bucket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.entries[bucket]
 	if e == nil || e.until <= now {
-		return 0, 0
+		return 0, 0, false
 	}
-	return e.total, e.end - now
+	return e.total, e.end - now, true
 }
 
 // lower corrects the memory of a bucket from whose count n is taken off.

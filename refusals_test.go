@@ -237,6 +237,47 @@ func TestBurstLeavesTheBroadLimitAlone(t *testing.T) {
 	}
 }
 
+// Hanging up is no way around the memory, nor around giving back: what one caller spends so on a limit
+// that others share is given back like that of any other refused request.
+func TestHangingUpSpendsNothingOfOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		sleepUntil(t, "12:00:00")
+		m := memoryStore(t)
+		s, n := asked(storeFunc{m, func(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.Count, error) {
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			counts, err := m.Add(ctx, hits)
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			return counts, err
+		}})
+		limiter := newLimiter(t, s, ratelimit.Config{Policies: []ratelimit.Policy{
+			{Name: "account", Limit: ratelimit.PerMinute(1), Key: ratelimit.Header("X-Account")},
+			{Name: "site", Limit: ratelimit.PerMinute(10), Key: ratelimit.Constant("site")},
+		}})
+		for range 50 {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(50*time.Millisecond, cancel)
+			if d := limiter.Check(request("203.0.113.7:1", "X-Account", "a").WithContext(ctx)); d.Outcome == ratelimit.Allowed {
+				t.Errorf("decision is %+v for a client that has left", d)
+			}
+			cancel()
+		}
+		if got := n.Load(); got > 4 {
+			t.Errorf("50 requests of one account asked the store %d times, want it once and once more in five seconds", got)
+		}
+		for i := range 9 {
+			if d := limiter.Check(request("203.0.113.7:1", "X-Account", string(rune('b'+i)))); d.Outcome != ratelimit.Allowed {
+				t.Errorf("decision is %+v for the %d. other account, want it allowed", d, i+1)
+			}
+		}
+	})
+}
+
 // A refusal from memory: what a flood costs.
 //
 //	go test -run='^$' -bench=Remembered .

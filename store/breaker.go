@@ -29,8 +29,9 @@ func newBreaker(logger *slog.Logger) *breaker {
 	b.circuit = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:     breakerPause,
 		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
-		// Somebody who holds a lock on one row says nothing about the database.
-		IsExcluded: func(err error) bool { return hasCode(err, "55P03") },
+		// Somebody who holds a lock on one row says nothing about the database, and giving back has
+		// little time.
+		IsExcluded: func(err error) bool { return hasCode(err, "55P03") || errors.Is(err, errNotCounting) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			switch {
 			case from == gobreaker.StateClosed:
@@ -41,6 +42,16 @@ func newBreaker(logger *slog.Logger) *breaker {
 		},
 	})
 	return b
+}
+
+// errNotCounting marks the failure of a batch that had nothing to count.
+var errNotCounting = errors.New("ratelimit: nothing was to be counted")
+
+func notCounting(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errNotCounting, err)
 }
 
 // run calls f, or returns the error that it last returned if the database is left alone. A panic of f is

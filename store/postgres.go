@@ -276,7 +276,7 @@ func (p *Postgres) send(b *batch) error {
 			p.notGivenBack(err)
 		}
 		if len(b.rows) == 0 {
-			return err
+			return notCounting(err)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.config.Timeout)

@@ -179,7 +179,7 @@ func (q *queue) run() {
 	for b := q.next(); b != nil; b = q.next() {
 		b.err = recovered(func() error { return q.flush(b) })
 		close(b.done)
-		if errors.Is(b.err, context.DeadlineExceeded) || hasCode(b.err, "57014") { // or a statement_timeout
+		if len(b.rows) > 0 && (errors.Is(b.err, context.DeadlineExceeded) || hasCode(b.err, "57014")) { // or a statement_timeout
 			q.fail(b.err)
 		}
 		// Let the callers that were just answered come back with their next hits, so that these
@@ -209,6 +209,7 @@ func (q *queue) fail(err error) {
 	var old []*batch
 	for len(q.waiting) > 0 && time.Since(q.waiting[0].born) >= q.patience {
 		old = append(old, q.waiting[0])
+		q.waiting[0] = nil
 		q.waiting = q.waiting[1:]
 	}
 	q.mu.Unlock()
