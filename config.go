@@ -45,7 +45,8 @@ type Config struct {
 	Refused http.Handler
 
 	// Unavailable, if set, answers requests that a [FailClosed] policy does not let through while the store
-	// fails, in place of the 503 with a problem document. Retry-After and Cache-Control are set
+	// fails, and those whose own context has run into its deadline, in place of the 503 with a problem
+	// document. Retry-After and Cache-Control are set
 	// before it runs, and [FromContext] has the decision.
 	Unavailable http.Handler
 

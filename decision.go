@@ -19,7 +19,7 @@ const (
 	// Unavailable: the store could not count and a policy that is [FailClosed] applies, or the
 	// deadline of the request's context has passed. [Limiter.Handler] answers 503.
 	Unavailable Outcome = "unavailable"
-	// Canceled: the client left before the decision. The request is counted all the same, and must
+	// Canceled: the client left before the decision. The request is counted like any other, and must
 	// not be served.
 	Canceled Outcome = "canceled"
 )

@@ -12,7 +12,8 @@ import (
 // Headers says in which header fields a [Limiter] tells clients about their limits. Formats that do
 // not contradict each other are combined with |. The zero value means [HeadersStructured].
 //
-// The fields are set on every response whose request was counted, by the store or by [FailLocal]. They
+// The fields are set where a request passes or is refused and a count is known: from the store, from the
+// memory of refusals, or by [FailLocal]. They
 // replace fields of the same names that were there before, so limiters that are nested should use
 // the same Headers. They are set before the next handler runs: a handler that adds the same fields,
 // as a reverse proxy does with those of its upstream, makes a second line of each. That is legal

@@ -69,7 +69,8 @@ type PostgresConfig struct {
 	// OnSweep, if set, is called after each sweep, automatic or not.
 	OnSweep func(SweepStats)
 
-	// Logger gets the errors that no caller sees: those of sweeping and of giving back.
+	// Logger gets what no caller sees: the errors of sweeping and of giving back, and when the database is
+	// left alone and is back.
 	// Defaults to [slog.Default].
 	Logger *slog.Logger
 }
@@ -87,9 +88,9 @@ type FlushStats struct {
 // one counting statement in flight, and one that sweeps. It uses two connections of the pool at
 // most, whatever the load, and none while it is idle.
 //
-// When three statements in a row have failed, the database is left alone for a second, then one tries it
-// again: until it succeeds, hits fail at once with the error of the last. A wait for a row lock that
-// took too long does not count as a failure.
+// When three statements in a row have failed, the database is left alone for a second, in which hits fail
+// at once with the error of the last; then one statement tries it again. A wait for a row lock that
+// lock_timeout ended does not count as a failure.
 //
 // There is nothing to close. A Postgres is safe for concurrent use.
 type Postgres struct {
