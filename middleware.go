@@ -110,17 +110,17 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 				original.Pattern = r.Pattern
 			}
 		}()
+		if d.Outcome != Allowed {
+			setRefusalHeaders(w.Header(), d)
+		}
 		switch d.Outcome {
 		case Allowed:
 			next.ServeHTTP(w, r)
 		case Refused:
-			setRefusalHeaders(w.Header(), d)
 			l.config.Refused.ServeHTTP(w, r)
 		case Unavailable:
-			setRefusalHeaders(w.Header(), d)
 			l.config.Unavailable.ServeHTTP(w, r)
 		case Canceled:
-			setRefusalHeaders(w.Header(), d)
 			w.WriteHeader(statusClientClosedRequest)
 		}
 	})

@@ -47,13 +47,6 @@ func newBreaker(logger *slog.Logger) *breaker {
 // errNotCounting marks the failure of a batch that had nothing to count.
 var errNotCounting = errors.New("ratelimit: nothing was to be counted")
 
-func notCounting(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", errNotCounting, err)
-}
-
 // run calls f, or returns the error that it last returned if the database is left alone. A panic of f is
 // such an error.
 func (b *breaker) run(f func() error) error {

@@ -275,9 +275,10 @@ func (p *Postgres) send(b *batch) error {
 		cancel()
 		if err != nil {
 			p.notGivenBack(err)
+			err = fmt.Errorf("%w: %w", errNotCounting, err)
 		}
 		if len(b.rows) == 0 {
-			return notCounting(err)
+			return err
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), p.config.Timeout)

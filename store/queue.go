@@ -196,8 +196,13 @@ func (q *queue) next() *batch {
 		q.flushing = false
 		return nil
 	}
+	return q.popLocked()
+}
+
+// popLocked takes the first of the batches that wait.
+func (q *queue) popLocked() *batch {
 	b := q.waiting[0]
-	q.waiting[0] = nil
+	q.waiting[0] = nil // the array lives on
 	q.waiting = q.waiting[1:]
 	return b
 }
@@ -208,9 +213,7 @@ func (q *queue) fail(err error) {
 	q.mu.Lock()
 	var old []*batch
 	for len(q.waiting) > 0 && time.Since(q.waiting[0].born) >= q.patience {
-		old = append(old, q.waiting[0])
-		q.waiting[0] = nil
-		q.waiting = q.waiting[1:]
+		old = append(old, q.popLocked())
 	}
 	q.mu.Unlock()
 	for _, b := range old {
