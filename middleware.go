@@ -262,23 +262,32 @@ func ended(ctx context.Context) error {
 func (l *Limiter) decide(hits []Hit, results []Result, counts []Count, began time.Time) Decision {
 	for i := range results {
 		results[i].apply(counts[i])
-		if results[i].Remaining == 0 {
-			l.refusals.remember(hits[i].Bucket, counts[i], began, results[i].lowered)
-		}
 	}
 	d := Decision{Results: results}
 	d.conclude()
-	if d.Outcome == Refused && len(hits) > 1 {
-		charges := make([]Charge, len(hits))
-		for i, hit := range hits {
-			charges[i] = Charge{Bucket: hit.Bucket, Start: counts[i].Start, N: hit.N}
-		}
-		l.store.GiveBack(charges)
-		for _, hit := range hits {
-			l.refusals.lower(hit.Bucket, hit.N)
+	several := len(hits) > 1
+	if d.Outcome == Refused && several {
+		l.giveBack(hits, counts)
+	}
+	for i := range results {
+		if results[i].Remaining == 0 {
+			l.refusals.remember(hits[i].Bucket, counts[i], began, results[i].lowered, several)
 		}
 	}
 	return d
+}
+
+// giveBack takes a request off all counts. The memory is told after the store: a call that is begun then is
+// counted after the charges were taken off.
+func (l *Limiter) giveBack(hits []Hit, counts []Count) {
+	charges := make([]Charge, len(hits))
+	for i, hit := range hits {
+		charges[i] = Charge{Bucket: hit.Bucket, Start: counts[i].Start, N: hit.N}
+	}
+	l.store.GiveBack(charges)
+	for _, hit := range hits {
+		l.refusals.lower(hit.Bucket, hit.N)
+	}
 }
 
 // fail decides without the store, as each policy's failure mode says.

@@ -16,6 +16,9 @@ const (
 	// refusalMemory is how long a bucket is remembered at most, so that a count that was set back, or
 	// lowered by another process, is seen again.
 	refusalMemory = 5 * time.Second
+	// unconfirmedMemory is how long it is at first, if the request came with several policies. The store
+	// may have been asked between a burst of others and its giving back, which takes that much less.
+	unconfirmedMemory = 500 * time.Millisecond
 )
 
 // refusals remembers the counts of buckets that were seen at or over their limit, so that a flood on one
@@ -40,6 +43,7 @@ type refusalShard struct {
 
 type refusal struct {
 	bucket string
+	start  time.Time // of the window
 	total  int64
 	// until is when the entry is no longer good, as time since the origin. It is reckoned from before
 	// the store was asked: too early by a round trip perhaps, and never too late.
@@ -60,22 +64,33 @@ func (m *refusals) shard(bucket string) *refusalShard {
 // lowered is what a call has to note before it asks the store, for remember.
 func (m *refusals) lowered(bucket string) int64 { return m.shard(bucket).lowered.Load() }
 
-// remember notes a count that the store has returned to a call that began at that time. Of a burst that
-// shared one statement, each has seen the others' hits, which are given back one by one: what was
-// taken off since the call began is not a bound any more. That of other buckets of the shard is taken for
-// this one's too, which leads to asking the store once more.
-func (m *refusals) remember(bucket string, c Count, began time.Time, loweredBefore int64) {
+// remember notes a count that the store has returned to a call that began at that time, one of a request with
+// several policies or not. Of a burst that shared one statement, each has seen the others' hits, which
+// are given back one by one: what was taken off since the call began is not a bound any more. That of
+// other buckets of the shard is taken for this one's too, which leads to asking the store once more.
+func (m *refusals) remember(bucket string, c Count, began time.Time, loweredBefore int64, several bool) {
 	asked, answered := began.Sub(m.origin), time.Since(m.origin)
 	s := m.shard(bucket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	bound := c.Total - (s.lowered.Load() - loweredBefore)
+	memory := refusalMemory
 	e := s.entries[bucket]
-	if e == nil {
+	switch {
+	case e == nil:
 		e = &refusal{bucket: bucket}
 		s.addLocked(e)
+		fallthrough
+	case !e.start.Equal(c.Start): // first seen in this window
+		if several {
+			memory = unconfirmedMemory
+		}
+	case asked < e.until: // asked before the first answer of a burst was remembered: both are bounds
+		e.total = max(e.total, bound)
+		return
 	}
-	e.total = c.Total - (s.lowered.Load() - loweredBefore)
-	e.until = asked + min(c.Left, refusalMemory)
+	e.start, e.total = c.Start, bound
+	e.until = asked + min(c.Left, memory)
 	e.end = answered + c.Left
 }
 

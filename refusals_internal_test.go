@@ -3,8 +3,10 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -23,8 +25,8 @@ func TestRefusalsAreBounded(t *testing.T) {
 	c := Count{Total: 1, Left: time.Hour}
 	const n = 3 * maxRefusals
 	for i := range n {
-		m.remember(fmt.Sprint(i), c, time.Now(), 0)
-		m.remember(fmt.Sprint(i), c, time.Now(), 0) // takes no second place
+		m.remember(fmt.Sprint(i), c, time.Now(), 0, false)
+		m.remember(fmt.Sprint(i), c, time.Now(), 0, false) // takes no second place
 	}
 	if got := remembered(m); got != maxRefusals {
 		t.Errorf("%d buckets are remembered, want %d", got, maxRefusals)
@@ -35,6 +37,77 @@ func TestRefusalsAreBounded(t *testing.T) {
 	if _, _, ok := m.recall("0"); ok {
 		t.Error("the first bucket is remembered")
 	}
+}
+
+// Of a burst that shared one statement, each request was told another count, and all but those within the limit
+// are given back, in whatever order they come to it. What is remembered then is what is left.
+func TestRefusalsOfABurst(t *testing.T) {
+	t.Parallel()
+	const limit, burst = 10, 64
+	for range 20 {
+		m := newRefusals()
+		start := time.Now()
+		for _, i := range rand.Perm(burst) {
+			total := int64(i + 1)
+			if total > limit {
+				m.lower("b", 1)
+			}
+			if total >= limit {
+				m.remember("b", Count{Total: total, Left: time.Hour, Start: start}, start, 0, true)
+			}
+		}
+		if total, _, ok := m.recall("b"); total != limit || !ok {
+			t.Fatalf("recalled %d, %v, want %d", total, ok, limit)
+		}
+	}
+}
+
+// A count that was taken off while the store was asked is not a bound.
+func TestRefusalsLoweredMeanwhile(t *testing.T) {
+	t.Parallel()
+	m := newRefusals()
+	before := m.lowered("b")
+	m.lower("b", 3)
+	m.remember("b", Count{Total: 12, Left: time.Hour}, time.Now(), before, false)
+	if total, _, ok := m.recall("b"); total != 9 || !ok {
+		t.Errorf("recalled %d, %v, want 9", total, ok)
+	}
+	m.lower("b", 2)
+	if total, _, ok := m.recall("b"); total != 7 || !ok {
+		t.Errorf("recalled %d, %v after lowering, want 7", total, ok)
+	}
+}
+
+// What a request with several policies has seen once may be given back by another process: it is believed for
+// half a second, and for five if it is seen again, in each window anew.
+func TestRefusalsAreConfirmed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := newRefusals()
+		first, second := time.Now(), time.Now().Add(time.Hour)
+		for _, step := range []struct {
+			start   time.Time
+			several bool
+			want    time.Duration
+		}{
+			{first, true, unconfirmedMemory},
+			{first, true, refusalMemory},
+			{first, true, refusalMemory},
+			{second, true, unconfirmedMemory},
+			{second, true, refusalMemory},
+			{first, false, refusalMemory},
+		} {
+			m.remember("b", Count{Total: 9, Left: time.Hour, Start: step.start}, time.Now(), 0, step.several)
+			time.Sleep(step.want - 1)
+			if _, _, ok := m.recall("b"); !ok {
+				t.Errorf("%+v: forgotten before its time", step)
+			}
+			time.Sleep(1)
+			if _, _, ok := m.recall("b"); ok {
+				t.Errorf("%+v: remembered after its time", step)
+			}
+		}
+	})
 }
 
 // What is remembered is a count, not a verdict: a limit that was raised refuses nobody it should not.
@@ -51,7 +124,7 @@ func TestRefusalsUnderARaisedLimit(t *testing.T) {
 	}
 	r := &http.Request{RemoteAddr: "203.0.113.7:1"}
 	hits, _ := l.keys(r)
-	l.refusals.remember(hits[0].Bucket, Count{Total: 100, Left: time.Hour}, time.Now(), 0) // under a limit of 100
+	l.refusals.remember(hits[0].Bucket, Count{Total: 100, Left: time.Hour}, time.Now(), 0, false) // under a limit of 100
 	if d := l.Check(r); d.Outcome != Allowed || d.Results[0].Remaining != 49 || !asked {
 		t.Errorf("decision is %+v, want it allowed by the store with 49 remaining", d)
 	}
