@@ -557,3 +557,27 @@ func counts(t testing.TB, pool *pgxpool.Pool) []int64 {
 	}
 	return all
 }
+
+// No connection is held while the handler runs: with a pool of one, hundreds of requests on one bucket and their
+// handlers' own queries all get through (fault 47).
+func TestHandlerHasThePool(t *testing.T) {
+	t.Parallel()
+	pool := testdb.Pool(t, testdb.New(t), func(c *pgxpool.Config) { c.MaxConns = 1 })
+	var queried atomic.Int64
+	limiter := newLimiter(t, postgresStore(t, pool), ratelimit.Config{Policies: []ratelimit.Policy{{Name: "default", Limit: long(150)}}})
+	handler := limiter.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var n int64
+		if err := pool.QueryRow(r.Context(), "SELECT 1").Scan(&n); err != nil {
+			t.Error(err)
+		}
+		queried.Add(n)
+	}))
+	var wg sync.WaitGroup
+	for range 200 {
+		wg.Go(func() { serve(handler, request("203.0.113.7:1")) })
+	}
+	wg.Wait()
+	if n := queried.Load(); n != 150 {
+		t.Errorf("%d handlers have asked the database, want 150", n)
+	}
+}

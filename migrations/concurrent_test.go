@@ -53,6 +53,7 @@ func migrate(url string) error {
 	return nil
 }
 
+// Processes that start together all find or make the same table (row 53).
 func TestUpFromManyProcesses(t *testing.T) {
 	t.Parallel()
 	const rounds, processes = 2, 20
@@ -102,6 +103,7 @@ func awaitSessions(t *testing.T, pool *pgxpool.Pool, n int) {
 	}
 }
 
+// So do goroutines on pools of their own, for schemas that are not there yet (row 53).
 func TestUpFromManyGoroutines(t *testing.T) {
 	t.Parallel()
 	const rounds, pools, goroutines = 20, 5, 10

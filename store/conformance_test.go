@@ -50,7 +50,8 @@ func TestPostgresConforms(t *testing.T) {
 }
 
 // postgres returns a store in a schema of its own, which is cheaper than a database. Its statements
-// get much more time than by default: the machines that run tests are busy.
+// get much more time than by default: the machines that run tests are busy. The name of the schema holds what
+// must be quoted, and a dot that separates nothing (row 55).
 func postgres(t *testing.T, pool *pgxpool.Pool, config store.PostgresConfig) storetest.Subject {
 	t.Helper()
 	config.Schema = fmt.Sprintf(`"%s".%s`, strings.ToLower(rand.Text()[:8]), t.Name()[:30])

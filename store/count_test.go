@@ -109,3 +109,28 @@ func TestBucketsAreIndependent(t *testing.T) {
 		t.Errorf("totals (-want +got):\n%s", diff)
 	}
 }
+
+// When the database's clock is set back, hits are counted in the window that it is in then. A row of a
+// time to come holds nobody up, and no wait is negative or longer than a window (row 4).
+func TestDatabaseClockSetBack(t *testing.T) {
+	t.Parallel()
+	pool := testdb.Pool(t, testdb.New(t))
+	s := newStore(t, pool, store.PostgresConfig{})
+	first := addOne(t, s, hit("a"))
+	exec(t, pool, `UPDATE rate_limits SET window_start = window_start + $1::bigint * interval '1 microsecond',
+		expires_at = expires_at + $1::bigint * interval '1 microsecond', count = 1000`, long.Microseconds())
+	// This window's row, made by a clock of another opinion on when it ends.
+	exec(t, pool, `INSERT INTO rate_limits
+		SELECT bucket, window_start - $1::bigint * interval '1 microsecond', 7, expires_at + interval '3 years' FROM rate_limits`, long.Microseconds())
+	counts, err := s.Add(t.Context(), hits("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first != 1 || counts[0].Total != 8 || counts[0].Left != long {
+		t.Errorf("count is %+v, want a total of 8 and a whole window left at most", counts[0])
+	}
+	exec(t, pool, `UPDATE rate_limits SET expires_at = window_start + interval '1 microsecond'`)
+	if counts, err = s.Add(t.Context(), hits("a")); err != nil || counts[0].Left != 0 {
+		t.Errorf("count is %+v, %v, want nothing left", counts, err)
+	}
+}

@@ -5,17 +5,21 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/krow/ratelimit"
 	"github.com/krow/ratelimit/internal/testdb"
 	"github.com/krow/ratelimit/migrations"
 	"github.com/krow/ratelimit/store"
@@ -80,6 +84,66 @@ func TestStoreThroughPgBouncer(t *testing.T) {
 	}
 }
 
+// Six limiters with different limits share two pools, as two processes have them, and two connections of a
+// PgBouncer, which others reset between their queries. Each counts for itself, exactly, and no
+// statement is missing or there already (G19, P3).
+func TestLimitersThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	const requests = 1_000
+	direct := testdb.New(t)
+	for name, url := range map[string]string{"direct": direct, "pooled": pgBouncer(t, direct)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mode := pgx.QueryExecModeCacheStatement
+			if name == "pooled" {
+				mode = pgx.QueryExecModeExec
+			}
+			pools := []*pgxpool.Pool{testdb.Pool(t, url), testdb.Pool(t, url)}
+			limiters := make([]*ratelimit.Limiter, 6)
+			for i := range limiters {
+				s, err := store.NewPostgres(pools[i%2], store.PostgresConfig{QueryExecMode: mode, Timeout: time.Minute})
+				if err != nil {
+					t.Fatal(err)
+				}
+				limiters[i], err = ratelimit.New(s, ratelimit.Config{
+					Policies: []ratelimit.Policy{{
+						Name:  fmt.Sprintf("%s.%d", name, i/2), // two processes have three limiters each
+						Limit: ratelimit.Limit{Requests: 10 * (i/2 + 1), Window: ratelimit.MaxWindow},
+					}},
+					Deadline: time.Minute,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			var admitted [3]atomic.Int64
+			var wg sync.WaitGroup
+			for i := range requests {
+				wg.Go(func() {
+					if name == "pooled" && i%10 == 0 {
+						if _, err := pools[i%2].Exec(t.Context(), "DISCARD ALL", pgx.QueryExecModeSimpleProtocol); err != nil {
+							t.Error(err)
+						}
+					}
+					d := limiters[i%6].Check(&http.Request{RemoteAddr: "203.0.113.7:1"})
+					if d.Err != nil {
+						t.Error(d.Err)
+					}
+					if d.Outcome == ratelimit.Allowed {
+						admitted[i%6/2].Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			for i := range admitted {
+				if got := admitted[i].Load(); got != int64(10*(i+1)) {
+					t.Errorf("limit %d admitted %d requests, want %d", i, got, 10*(i+1))
+				}
+			}
+		})
+	}
+}
+
 // pgBouncer starts a PgBouncer in transaction mode before a server and returns the URL through it.
 func pgBouncer(t *testing.T, server string) string {
 	t.Helper()
@@ -106,7 +170,7 @@ listen_port = %d
 unix_socket_dir =
 auth_type = any
 pool_mode = transaction
-default_pool_size = 4
+default_pool_size = 2
 `, u.Hostname(), u.Port(), u.User.Username(), password, port)
 	file := filepath.Join(t.TempDir(), "pgbouncer.ini")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
