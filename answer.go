@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"net/http"
 	"strconv"
+	"sync"
 )
 
 // setRefusalHeaders sets what every answer to a request that is not served must have, whoever writes
@@ -19,9 +20,9 @@ func setRefusalHeaders(h http.Header, d Decision) {
 			after = max(after, s)
 		}
 	}
-	h["Retry-After"] = []string{strconv.FormatInt(after, 10)}
 	// A 429 must not be stored by a cache (RFC 6585, section 4), whatever was planned for the response.
-	h["Cache-Control"] = []string{"no-store"}
+	values := []string{strconv.FormatInt(after, 10), "no-store"}
+	h["Retry-After"], h["Cache-Control"] = values[0:1:1], values[1:2:2]
 }
 
 // delaySeconds reads a Retry-After that is a number of seconds: 1*DIGIT (RFC 9110, section 10.2.3).
@@ -30,13 +31,17 @@ func delaySeconds(text string) (int64, bool) {
 	return int64(n), err == nil
 }
 
+// bodies are buffers that refuse writes in.
+var bodies = sync.Pool{New: func() any { return new([]byte) }}
+
 // refuse is the answer to a refused request unless the user has another: 429 with the problem type
-// of draft-ietf-httpapi-ratelimit-headers-11, sections 5.1 and 10.2.1. As for a handler of the user's,
-// the fields of setRefusalHeaders are set already and the decision is in the request's context.
-func refuse(w http.ResponseWriter, r *http.Request) {
-	d, _ := FromContext(r.Context())
+// of draft-ietf-httpapi-ratelimit-headers-11, sections 5.1 and 10.2.1. The fields of setRefusalHeaders
+// are set already.
+func refuse(w http.ResponseWriter, r *http.Request, d Decision) {
 	// Written by hand, as a flood of refusals should cost little.
-	body := make([]byte, 0, 256)
+	buf := bodies.Get().(*[]byte)
+	defer bodies.Put(buf)
+	body := (*buf)[:0]
 	body = append(body, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded"`...)
 	body = append(body, `,"title":"Quota Exceeded","status":429`...)
 	// The wait is read from the field, which may hold the longer one of an outer limiter.
@@ -62,6 +67,7 @@ func refuse(w http.ResponseWriter, r *http.Request) {
 		body = appendQuoted(body, d.Results[i].Policy)
 	}
 	body = append(body, "]}\n"...)
+	*buf = body
 	writeProblem(w, r, http.StatusTooManyRequests, body)
 }
 
@@ -78,14 +84,14 @@ func unavailable(w http.ResponseWriter, r *http.Request) {
 // request's body: net/http drains a small one to keep the connection, and gives up on a large one.
 func writeProblem(w http.ResponseWriter, r *http.Request, status int, body []byte) {
 	h := w.Header()
-	h.Set("Content-Type", "application/problem+json")
-	h.Set("X-Content-Type-Options", "nosniff")
+	values := []string{"application/problem+json", "nosniff", strconv.Itoa(len(body))}
+	h["Content-Type"], h["X-Content-Type-Options"] = values[0:1:1], values[1:2:2]
 	if h.Get("Content-Encoding") == "" {
 		// Also the length that a HEAD is told (RFC 9110, section 8.6), which net/http cannot know.
-		h.Set("Content-Length", strconv.Itoa(len(body)))
+		h["Content-Length"] = values[2:3:3]
 	} else {
 		// A middleware further out compresses what is written here, so its length is not this one.
-		h.Del("Content-Length")
+		delete(h, "Content-Length")
 	}
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -137,22 +136,16 @@ func FuzzRetryAfter(f *testing.F) {
 	})
 }
 
-// decided returns r with the decision in its context, as a Limiter hands it on.
-func decided(r *http.Request, d Decision) *http.Request {
-	return r.WithContext(context.WithValue(r.Context(), contextKey{}, &passed{decision: d}))
-}
-
 // answer is what a refused or undecided request gets, with the headers that a Limiter sets before.
 func answer(d Decision) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		HeadersStructured.write(w.Header(), d, noClock)
 		setRefusalHeaders(w.Header(), d)
-		r = decided(r, d)
 		if d.Outcome == Unavailable {
 			unavailable(w, r)
 			return
 		}
-		refuse(w, r)
+		refuse(w, r, d)
 	})
 }
 
@@ -273,7 +266,7 @@ func TestRefuseDetail(t *testing.T) {
 			t.Parallel()
 			w := httptest.NewRecorder()
 			maps.Copy(w.Header(), test.header)
-			refuse(w, decided(httptest.NewRequest(http.MethodGet, "/", nil), d))
+			refuse(w, httptest.NewRequest(http.MethodGet, "/", nil), d)
 			var problem map[string]any
 			if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil {
 				t.Fatal(err)
@@ -433,11 +426,11 @@ func TestRefuseBodyThatNeverComes(t *testing.T) {
 func BenchmarkRefuse(b *testing.B) {
 	b.ReportAllocs()
 	w := &discardResponse{header: http.Header{}}
-	r := decided(httptest.NewRequest(http.MethodGet, "/", nil), overLimit)
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	for b.Loop() {
 		clear(w.header)
 		setRefusalHeaders(w.header, overLimit)
-		refuse(w, r)
+		refuse(w, r, overLimit)
 	}
 }
 

@@ -122,12 +122,21 @@ func (d *Decision) end(err error) {
 
 type contextKey struct{}
 
-// passed is what a request's context holds: the limiters it has passed, the last one first, and what
-// they said together.
+// passed is the context of a request that a limiter has decided on. It leads to the limiters that the request
+// has passed, the last one first, and to what they said together.
 type passed struct {
+	context.Context
 	outer    *passed
 	limiter  *Limiter
 	decision Decision
+}
+
+// Value returns p itself for the key of this package: a context and what it carries are one allocation.
+func (p *passed) Value(key any) any {
+	if key == (contextKey{}) {
+		return p
+	}
+	return p.Context.Value(key)
 }
 
 // has tells whether the request has passed l.

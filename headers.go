@@ -135,16 +135,20 @@ func (h Headers) write(dst http.Header, d Decision, now func() time.Time) {
 		return
 	}
 	var stack [256]byte // enough for a few policies; append moves to the heap beyond that
-	buf := stack[:0]
-	set := func(field string, text []byte) { dst[field] = []string{string(text)} }
-	setInt := func(field string, n int64) { set(field, strconv.AppendInt(buf, n, 10)) }
-
+	f := fieldSet{text: stack[:0]}
+	setInt := func(field string, n int64) {
+		f.text = strconv.AppendInt(f.text, n, 10)
+		f.end(field)
+	}
 	if h&HeadersStructured != 0 {
-		set(fieldPolicy, appendPolicies(buf, d.Results))
-		set(fieldRateLimit, appendServiceLimit(buf, tight))
+		f.text = appendPolicies(f.text, d.Results)
+		f.end(fieldPolicy)
+		f.text = appendServiceLimit(f.text, tight)
+		f.end(fieldRateLimit)
 	}
 	if h&HeadersDraft06 != 0 {
-		set(fieldPolicy, appendPoliciesDraft06(buf, d.Results, tight))
+		f.text = appendPoliciesDraft06(f.text, d.Results, tight)
+		f.end(fieldPolicy)
 		setInt(fieldDraft06Limit, int64(tight.Limit.Requests))
 		setInt(fieldDraft06Left, remaining(tight))
 		setInt(fieldDraft06Reset, ceilSeconds(tight.Reset))
@@ -153,6 +157,31 @@ func (h Headers) write(dst http.Header, d Decision, now func() time.Time) {
 		setInt(fieldLegacyLimit, int64(tight.Limit.Requests))
 		setInt(fieldLegacyRemaining, remaining(tight))
 		setInt(fieldLegacyReset, resetUnix(tight, now()))
+	}
+	f.set(dst)
+}
+
+// A fieldSet gathers fields of one value each. All values lie in one string and one array, each cut
+// off at its end: two allocations for a response, and not two for each field.
+type fieldSet struct {
+	text  []byte // the values, one after the other
+	names [7]string
+	ends  [7]int
+	n     int
+}
+
+// end says that what was appended to the text is the value of a field.
+func (f *fieldSet) end(name string) {
+	f.names[f.n], f.ends[f.n] = name, len(f.text)
+	f.n++
+}
+
+func (f *fieldSet) set(dst http.Header) {
+	text, values, start := string(f.text), make([]string, f.n), 0
+	for i, end := range f.ends[:f.n] {
+		values[i] = text[start:end]
+		dst[f.names[i]] = values[i : i+1 : i+1]
+		start = end
 	}
 }
 

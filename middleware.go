@@ -46,12 +46,6 @@ func New(store Store, config Config) (*Limiter, error) {
 	if config.Deadline == 0 {
 		config.Deadline = 250 * time.Millisecond
 	}
-	if config.Refused == nil {
-		config.Refused = http.HandlerFunc(refuse)
-	}
-	if config.Unavailable == nil {
-		config.Unavailable = http.HandlerFunc(unavailable)
-	}
 	if config.Logger == nil {
 		config.Logger = slog.Default()
 	}
@@ -98,32 +92,43 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 		}
 		d := outer.join(l.check(r))
 		l.config.Headers.write(w.Header(), d, time.Now)
-		original := r
-		r = r.WithContext(context.WithValue(r.Context(), contextKey{}, &passed{outer, l, d}))
-		// What handlers put into the copy and others look for in the original: net/http removes the
-		// temporary files of the form, and whoever is further out logs the pattern.
-		defer func() {
-			if r.MultipartForm != original.MultipartForm {
-				original.MultipartForm = r.MultipartForm
-			}
-			if r.Pattern != original.Pattern {
-				original.Pattern = r.Pattern
-			}
-		}()
 		if d.Outcome != Allowed {
 			setRefusalHeaders(w.Header(), d)
 		}
+		handler := next
 		switch d.Outcome {
-		case Allowed:
-			next.ServeHTTP(w, r)
 		case Refused:
-			l.config.Refused.ServeHTTP(w, r)
+			if handler = l.config.Refused; handler == nil {
+				refuse(w, r, d)
+				return
+			}
 		case Unavailable:
-			l.config.Unavailable.ServeHTTP(w, r)
+			if handler = l.config.Unavailable; handler == nil {
+				unavailable(w, r)
+				return
+			}
 		case Canceled:
 			w.WriteHeader(statusClientClosedRequest)
+			return
 		}
+		serve(handler, w, r, &passed{r.Context(), outer, l, d})
 	})
+}
+
+// serve calls a handler with a copy of the request that carries the decision.
+func serve(handler http.Handler, w http.ResponseWriter, original *http.Request, p *passed) {
+	r := original.WithContext(p)
+	// What handlers put into the copy and others look for in the original: net/http removes the
+	// temporary files of the form, and whoever is further out logs the pattern.
+	defer func() {
+		if r.MultipartForm != original.MultipartForm {
+			original.MultipartForm = r.MultipartForm
+		}
+		if r.Pattern != original.Pattern {
+			original.Pattern = r.Pattern
+		}
+	}()
+	handler.ServeHTTP(w, r)
 }
 
 // statusClientClosedRequest is what nginx logs for a client that left before it was answered. A client
@@ -149,7 +154,7 @@ func (l *Limiter) check(r *http.Request) Decision {
 	hits, results := l.keys(r)
 	d, ok := l.recall(hits, results)
 	if !ok {
-		d = l.ask(r.Context(), hits, results, began)
+		d = l.ask(r.Context(), hits, results)
 	}
 	if err := ended(r.Context()); err != nil {
 		d.end(err)
@@ -164,8 +169,17 @@ func (l *Limiter) check(r *http.Request) Decision {
 // keys finds out who is calling: one hit and one result, still to be decided, for each policy that
 // applies.
 func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
-	hits := make([]Hit, 0, len(l.policies))
-	results := make([]Result, 0, len(l.policies))
+	var hits []Hit
+	var results []Result
+	if len(l.policies) == 1 {
+		both := new(struct { // one allocation
+			hits    [1]Hit
+			results [1]Result
+		})
+		hits, results = both.hits[:0], both.results[:0]
+	} else {
+		hits, results = make([]Hit, 0, len(l.policies)), make([]Result, 0, len(l.policies))
+	}
 	for i := range l.policies {
 		p := &l.policies[i]
 		key := p.Key(r)
@@ -212,36 +226,25 @@ func (l *Limiter) recall(hits []Hit, results []Result) (Decision, bool) {
 }
 
 // ask decides by the store's counts of all policies at once, or without them if it fails.
-func (l *Limiter) ask(parent context.Context, hits []Hit, results []Result, began time.Time) Decision {
+func (l *Limiter) ask(parent context.Context, hits []Hit, results []Result) Decision {
 	for i := range hits {
 		results[i].lowered = l.refusals.lowered(hits[i].Bucket)
 	}
-	ctx, cancel := l.patience(parent)
-	defer cancel()
+	asked := time.Now()
+	ctx := newPatience(parent, asked.Add(l.config.Deadline))
+	defer ctx.end()
 	counts, err := l.store.Add(ctx, hits)
 	if err == nil && len(counts) != len(hits) {
 		err = fmt.Errorf("%w: it returned %d counts for %d hits", ErrUnavailable, len(counts), len(hits))
 	}
 	switch {
 	case err == nil:
-		return l.decide(hits, results, counts, began)
+		return l.decide(hits, results, counts, asked)
 	case ended(parent) != nil:
 		return Decision{Results: results, Err: err}
 	default:
 		return l.fail(hits, results, err)
 	}
-}
-
-// patience returns the context that the wait for the store lasts: as long as the request's own deadline and
-// the limiter's allow, but also for a client that has left. What its request is counted for must be
-// remembered and given back like any other's, or whoever hangs up in time could use up a limit that
-// others share.
-func (l *Limiter) patience(parent context.Context) (context.Context, context.CancelFunc) {
-	deadline := time.Now().Add(l.config.Deadline)
-	if own, ok := parent.Deadline(); ok && own.Before(deadline) {
-		deadline = own
-	}
-	return context.WithDeadline(context.WithoutCancel(parent), deadline)
 }
 
 // ended returns why the request's context has ended, or nil. Its deadline may have passed a moment before the
@@ -259,7 +262,7 @@ func ended(ctx context.Context) error {
 // included. Otherwise a caller that hammers a narrow limit would use up a broad one that others share;
 // and of a burst that both refuse, the broad one would keep what the narrow one has refused. What is
 // left counted is what was admitted.
-func (l *Limiter) decide(hits []Hit, results []Result, counts []Count, began time.Time) Decision {
+func (l *Limiter) decide(hits []Hit, results []Result, counts []Count, asked time.Time) Decision {
 	for i := range results {
 		results[i].apply(counts[i])
 	}
@@ -271,7 +274,7 @@ func (l *Limiter) decide(hits []Hit, results []Result, counts []Count, began tim
 	}
 	for i := range results {
 		if results[i].Remaining == 0 {
-			l.refusals.remember(hits[i].Bucket, counts[i], began, results[i].lowered, several)
+			l.refusals.remember(hits[i].Bucket, counts[i], asked, results[i].lowered, several)
 		}
 	}
 	return d

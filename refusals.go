@@ -64,12 +64,12 @@ func (m *refusals) shard(bucket string) *refusalShard {
 // lowered is what a call has to note before it asks the store, for remember.
 func (m *refusals) lowered(bucket string) int64 { return m.shard(bucket).lowered.Load() }
 
-// remember notes a count that the store has returned to a call that began at that time, one of a request with
+// remember notes a count that the store has returned to a call that asked it at that time, for a request with
 // several policies or not. Of a burst that shared one statement, each has seen the others' hits, which
-// are given back one by one: what was taken off since the call began is not a bound any more. That of
+// are given back one by one: what was taken off since the call asked is not a bound any more. That of
 // other buckets of the shard is taken for this one's too, which leads to asking the store once more.
-func (m *refusals) remember(bucket string, c Count, began time.Time, loweredBefore int64, several bool) {
-	asked, answered := began.Sub(m.origin), time.Since(m.origin)
+func (m *refusals) remember(bucket string, c Count, at time.Time, loweredBefore int64, several bool) {
+	asked, answered := at.Sub(m.origin), time.Since(m.origin)
 	s := m.shard(bucket)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -66,8 +66,7 @@ func testFlood(t *testing.T, callers, calls, most int, policies ...ratelimit.Pol
 	if n := allowed.Load(); n != 10 {
 		t.Errorf("%d requests were allowed, want 10", n)
 	}
-	// Every five seconds of the run the callers may all ask at once, in two statements.
-	most += 2 * int(time.Since(began)/(5*time.Second))
+	most *= 1 + int(time.Since(began)/(5*time.Second))
 	if n := len(sent.take()); n > most {
 		t.Errorf("%d requests took %d statements, want at most %d", callers*calls, n, most)
 	}
