@@ -128,7 +128,7 @@ func NewPostgres(db DB, config PostgresConfig) (*Postgres, error) {
 		log:     logevery.New(config.Logger, time.Second),
 		started: time.Now(),
 	}
-	p.sql = newStatements(p.table, config.SynchronousCommit)
+	p.sql = newStatements(p.table, config.Timeout, config.SynchronousCommit)
 	p.queue.flush, p.queue.lost, p.queue.patience = p.flush, p.notGivenBack, config.Timeout
 	// The first sweep is due at any moment within the interval: processes that live shorter than it
 	// sweep too, and those that start together do not sweep together.
@@ -266,11 +266,14 @@ func (p *Postgres) flush(b *batch) error {
 	return err
 }
 
-// send sends what is given back and then what is counted. No caller's context shortens it. Giving back
-// gets a fifth of the time that counting gets, since nobody's decision depends on it.
+// giveBackTimeout is how long giving back may take, of the time that counting gets: nobody's decision depends
+// on it.
+func giveBackTimeout(timeout time.Duration) time.Duration { return timeout / 5 }
+
+// send sends what is given back and then what is counted. No caller's context shortens it.
 func (p *Postgres) send(b *batch) error {
 	if len(b.charges) > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), p.config.Timeout/5)
+		ctx, cancel := context.WithTimeout(context.Background(), giveBackTimeout(p.config.Timeout))
 		err := p.giveBack(ctx, b.charges)
 		cancel()
 		if err != nil {

@@ -288,9 +288,9 @@ func TestWindowsAtCertainTimes(t *testing.T) {
 				"clock_timestamp()", "timestamptz '"+test.now+"'",
 			).Replace(text)
 			bucket, micros := fmt.Sprint(name, i), test.window.Microseconds()
-			args := []any{bucket, micros, int64(1), "1s"}
+			args := []any{bucket, micros, int64(1)}
 			if name == "many" {
-				args = []any{[]string{bucket}, []int64{micros}, []int64{1}, "1s"}
+				args = []any{[]string{bucket}, []int64{micros}, []int64{1}}
 			}
 			var got struct {
 				bucket             string

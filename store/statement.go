@@ -42,8 +42,11 @@ type statements struct {
 //
 // expires_at is written on insert only: it is indexed, and an update of it would not be HOT
 // (Postgres manual, "Heap-Only Tuples"). The count stops growing at the column's maximum.
-func newStatements(table string, synchronousCommit bool) statements {
-	settings, sweepSettings := `set_config('lock_timeout', $4::text, true)`, ``
+//
+// lock_timeout is written into the texts: as a parameter it would cost a lone caller a twentieth of the
+// statement.
+func newStatements(table string, timeout time.Duration, synchronousCommit bool) statements {
+	settings, sweepSettings := `set_config('lock_timeout', '{lockTimeout}', true)`, ``
 	if !synchronousCommit {
 		settings += ` || set_config('synchronous_commit', 'off', true)`
 		sweepSettings = `AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL`
@@ -55,7 +58,11 @@ func newStatements(table string, synchronousCommit bool) statements {
 			(date_part('epoch', r.window_start) * 1e6::float8)::bigint,
 			(date_part('epoch', r.expires_at - clock_timestamp()) * 1e6::float8)::bigint`
 
-	text := strings.NewReplacer("{table}", table, "{settings}", settings, "{sweepSettings}", sweepSettings, "{answer}", answer)
+	settingsFor := func(timeout time.Duration) string {
+		return strings.ReplaceAll(settings, "{lockTimeout}", lockTimeout(timeout))
+	}
+	text := strings.NewReplacer("{table}", table, "{settings}", settingsFor(timeout),
+		"{giveBackSettings}", settingsFor(giveBackTimeout(timeout)), "{sweepSettings}", sweepSettings, "{answer}", answer)
 	return statements{
 		// One bucket has a text of its own, since VALUES is cheaper than unnest and its plan. The
 		// settings stand in the row, which is made before any lock is asked for; in RETURNING they
@@ -92,7 +99,7 @@ func newStatements(table string, synchronousCommit bool) statements {
 			FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS given (bucket, start, n)
 			JOIN {table} AS c ON c.bucket = given.bucket
 				AND c.window_start = timestamptz 'epoch' + given.start::float8 * interval '1 microsecond'
-			WHERE (SELECT {settings}) IS NOT NULL
+			WHERE (SELECT {giveBackSettings}) IS NOT NULL
 			ORDER BY c.bucket, c.window_start
 			FOR UPDATE OF c
 		) AS charge
@@ -161,7 +168,7 @@ func (p *Postgres) queryCounts(ctx context.Context, b *batch) (_ pgx.Rows, order
 	}
 	if len(b.rows) == 1 {
 		r := &b.rows[0]
-		rows, err := p.db.Query(ctx, p.sql.countOne, p.args(r.bucket, r.window.Microseconds(), r.n, lockTimeout(ctx))...)
+		rows, err := p.db.Query(ctx, p.sql.countOne, p.args(r.bucket, r.window.Microseconds(), r.n)...)
 		return rows, order, err
 	}
 	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(b.rows[i].bucket, b.rows[j].bucket) })
@@ -172,7 +179,7 @@ func (p *Postgres) queryCounts(ctx context.Context, b *batch) (_ pgx.Rows, order
 		r := &b.rows[i]
 		buckets[k], windows[k], ns[k] = r.bucket, r.window.Microseconds(), r.n
 	}
-	rows, err := p.db.Query(ctx, p.sql.countMany, p.args(buckets, windows, ns, lockTimeout(ctx))...)
+	rows, err := p.db.Query(ctx, p.sql.countMany, p.args(buckets, windows, ns)...)
 	return rows, order, err
 }
 
@@ -192,7 +199,7 @@ func (p *Postgres) giveBack(ctx context.Context, charges []ratelimit.Charge) err
 		buckets, starts, ns = append(buckets, w.bucket), append(starts, w.start), append(ns, n)
 	}
 	err := p.retry(ctx, func() error {
-		_, err := p.db.Exec(ctx, p.sql.giveBack, p.args(buckets, starts, ns, lockTimeout(ctx))...)
+		_, err := p.db.Exec(ctx, p.sql.giveBack, p.args(buckets, starts, ns)...)
 		return err
 	})
 	if err != nil {
@@ -201,11 +208,10 @@ func (p *Postgres) giveBack(ctx context.Context, charges []ratelimit.Charge) err
 	return nil
 }
 
-// lockTimeout makes Postgres give up a wait for a row a little before ctx ends: it then answers 55P03
-// and the connection lives, while pgx closes one whose context has ended.
-func lockTimeout(ctx context.Context) string {
-	deadline, _ := ctx.Deadline()
-	ms := max((time.Until(deadline) * 4 / 5).Milliseconds(), 1) // 0 would be no timeout
+// lockTimeout makes Postgres give up a wait for a row a little before the timeout of the statement: it then
+// answers 55P03 and the connection lives, while pgx closes one whose context has ended.
+func lockTimeout(timeout time.Duration) string {
+	ms := max((timeout * 4 / 5).Milliseconds(), 1) // 0 would be no timeout
 	return strconv.FormatInt(ms, 10) + "ms"
 }
 
