@@ -23,7 +23,7 @@ const (
 // The subject of the key is an IPv4 address, or the /64 prefix of an IPv6 address. An IPv4-mapped
 // IPv6 address is the IPv4 address, and a zone is dropped. A RemoteAddr that is not an address, such as
 // that of a peer on a Unix socket, or that is 0.0.0.0 or ::, is no key.
-func ClientIP(r *http.Request) Key { return ipKey("ip", peerAddr(r), defaultIPv6Prefix) }
+func ClientIP(r *http.Request) Key { return ipKey(kindIP, peerAddr(r), defaultIPv6Prefix) }
 
 // ClientIPConfig is the configuration of a client-address [KeyFunc] behind proxies. The zero value is
 // that of [ClientIP].
@@ -145,7 +145,7 @@ type clientIP struct {
 }
 
 // key is the KeyFunc that NewClientIP returns.
-func (c *clientIP) key(r *http.Request) Key { return ipKey("ip", c.client(r), c.ipv6Prefix) }
+func (c *clientIP) key(r *http.Request) Key { return ipKey(kindIP, c.client(r), c.ipv6Prefix) }
 
 // client returns the address of the client, or the zero Addr if there is none to be had.
 func (c *clientIP) client(r *http.Request) netip.Addr {
@@ -264,12 +264,15 @@ func canonical(addr netip.Addr) netip.Addr {
 	return addr
 }
 
+// maxAddressText is the length of the longest text of a prefix.
+const maxAddressText = len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")
+
 // ipKey returns the key of an address in canonical form, and the zero Key for the zero Addr.
 func ipKey(kind string, addr netip.Addr, ipv6Prefix int) Key {
 	if !addr.IsValid() {
 		return Key{}
 	}
-	text := make([]byte, 0, 64) // the longest text of a prefix has 43 bytes
+	text := make([]byte, 0, maxAddressText)
 	if addr.Is4() {
 		text = addr.AppendTo(text)
 	} else {

@@ -27,6 +27,9 @@ type Key struct {
 	subject *string
 }
 
+// kindIP is the kind of clients' addresses.
+const kindIP = "ip"
+
 // Kinds that the limiter itself uses for requests without a key. See fallbackKey.
 const (
 	kindPeer = "peer"

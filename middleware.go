@@ -35,6 +35,7 @@ type Limiter struct {
 type policy struct {
 	Policy
 	prefix string // of its buckets: the name and the window
+	memo   *memo
 }
 
 // New returns a Limiter that counts in store. All mistakes in the configuration are reported at once,
@@ -64,7 +65,7 @@ func New(store Store, config Config) (*Limiter, error) {
 		if p.OnFailure == FailLocal && l.local == nil {
 			l.local = memory.New(maxLocalBuckets)
 		}
-		l.policies = append(l.policies, policy{p, p.Name + "/" + windowText(p.Limit.Window) + ":"})
+		l.policies = append(l.policies, policy{p, p.Name + "/" + windowText(p.Limit.Window) + ":", newMemo()})
 	}
 	return l, nil
 }
@@ -152,7 +153,7 @@ func (l *Limiter) skips(r *http.Request) bool { return l.config.Skip != nil && l
 func (l *Limiter) check(r *http.Request) Decision {
 	began := time.Now()
 	hits, results := l.keys(r)
-	d, ok := l.recall(hits, results)
+	d, ok := l.recall(hits, results, began)
 	if !ok {
 		d = l.ask(r.Context(), hits, results)
 	}
@@ -189,7 +190,7 @@ func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
 			}
 			key = fallbackKey(r)
 		}
-		bucket := l.hasher.bucket(p.prefix, key)
+		bucket := p.memo.bucket(l.hasher, p.prefix, key)
 		result := Result{Policy: p.Name, Limit: p.Limit, KeyKind: key.Kind(), onFailure: p.OnFailure}
 		if l.config.PartitionKey {
 			result.partitionKey = l.hasher.partitionKey(bucket)
@@ -202,10 +203,10 @@ func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
 
 // recall refuses a request without asking the store, if one of its buckets is known to be over its limit
 // already. Nothing is counted then. It reports false if the store has to be asked.
-func (l *Limiter) recall(hits []Hit, results []Result) (Decision, bool) {
+func (l *Limiter) recall(hits []Hit, results []Result, at time.Time) (Decision, bool) {
 	refused := false
 	for i := range hits {
-		total, left, ok := l.refusals.recall(hits[i].Bucket)
+		total, left, ok := l.refusals.recall(hits[i].Bucket, at)
 		if ok && total+int64(hits[i].N) > int64(results[i].Limit.Requests) {
 			results[i].apply(Count{Total: total + int64(hits[i].N), Left: left})
 			results[i].Remembered = true

@@ -108,10 +108,10 @@ func (s *refusalShard) addLocked(e *refusal) {
 	s.next = (s.next + 1) % len(s.ring)
 }
 
-// recall returns the least that the bucket's window has counted, as far as is remembered, and the time
-// until the window ends.
-func (m *refusals) recall(bucket string) (total int64, left time.Duration, ok bool) {
-	now := time.Since(m.origin)
+// recall returns the least that the bucket's window has counted at a time, as far as is remembered, and how long
+// from then until the window ends.
+func (m *refusals) recall(bucket string, at time.Time) (total int64, left time.Duration, ok bool) {
+	now := at.Sub(m.origin)
 	s := m.shard(bucket)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,10 +31,10 @@ func TestRefusalsAreBounded(t *testing.T) {
 	if got := remembered(m); got != maxRefusals {
 		t.Errorf("%d buckets are remembered, want %d", got, maxRefusals)
 	}
-	if _, _, ok := m.recall(fmt.Sprint(n - 1)); !ok {
+	if _, _, ok := m.recall(fmt.Sprint(n - 1), time.Now()); !ok {
 		t.Error("the last bucket is forgotten")
 	}
-	if _, _, ok := m.recall("0"); ok {
+	if _, _, ok := m.recall("0", time.Now()); ok {
 		t.Error("the first bucket is remembered")
 	}
 }
@@ -56,7 +56,7 @@ func TestRefusalsOfABurst(t *testing.T) {
 				m.remember("b", Count{Total: total, Left: time.Hour, Start: start}, start, 0, true)
 			}
 		}
-		if total, _, ok := m.recall("b"); total != limit || !ok {
+		if total, _, ok := m.recall("b", time.Now()); total != limit || !ok {
 			t.Fatalf("recalled %d, %v, want %d", total, ok, limit)
 		}
 	}
@@ -69,11 +69,11 @@ func TestRefusalsLoweredMeanwhile(t *testing.T) {
 	before := m.lowered("b")
 	m.lower("b", 3)
 	m.remember("b", Count{Total: 12, Left: time.Hour}, time.Now(), before, false)
-	if total, _, ok := m.recall("b"); total != 9 || !ok {
+	if total, _, ok := m.recall("b", time.Now()); total != 9 || !ok {
 		t.Errorf("recalled %d, %v, want 9", total, ok)
 	}
 	m.lower("b", 2)
-	if total, _, ok := m.recall("b"); total != 7 || !ok {
+	if total, _, ok := m.recall("b", time.Now()); total != 7 || !ok {
 		t.Errorf("recalled %d, %v after lowering, want 7", total, ok)
 	}
 }
@@ -99,11 +99,11 @@ func TestRefusalsAreConfirmed(t *testing.T) {
 		} {
 			m.remember("b", Count{Total: 9, Left: time.Hour, Start: step.start}, time.Now(), 0, step.several)
 			time.Sleep(step.want - 1)
-			if _, _, ok := m.recall("b"); !ok {
+			if _, _, ok := m.recall("b", time.Now()); !ok {
 				t.Errorf("%+v: forgotten before its time", step)
 			}
 			time.Sleep(1)
-			if _, _, ok := m.recall("b"); ok {
+			if _, _, ok := m.recall("b", time.Now()); ok {
 				t.Errorf("%+v: remembered after its time", step)
 			}
 		}
