@@ -31,7 +31,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 	if got := remembered(m); got != maxRefusals {
 		t.Errorf("%d buckets are remembered, want %d", got, maxRefusals)
 	}
-	if _, _, ok := m.recall(fmt.Sprint(n - 1), time.Now()); !ok {
+	if _, _, ok := m.recall(fmt.Sprint(n-1), time.Now()); !ok {
 		t.Error("the last bucket is forgotten")
 	}
 	if _, _, ok := m.recall("0", time.Now()); ok {
