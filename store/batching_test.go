@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/krow/ratelimit"
+	"github.com/krow/ratelimit/internal/goroutines"
 	"github.com/krow/ratelimit/internal/testdb"
 	"github.com/krow/ratelimit/store"
 )
@@ -194,11 +195,11 @@ func TestStatementsAreBounded(t *testing.T) {
 func TestNoGoroutineWhenIdle(t *testing.T) {
 	t.Parallel()
 	pool := testdb.Pool(t, testdb.New(t))
-	labelled(t, func() {
+	goroutines.Labelled(t, func() {
 		for range 1000 {
 			newStore(t, pool, store.PostgresConfig{})
 		}
-		if n := goroutines(t); n > 1 { // this one
+		if n := goroutines.Count(t); n > 1 { // this one
 			t.Errorf("%d goroutines after making stores, want none", n-1)
 		}
 		swept := make(chan store.SweepStats, 1)
@@ -216,5 +217,5 @@ func TestNoGoroutineWhenIdle(t *testing.T) {
 		})
 		receive(t, "a sweep has run", swept)
 	})
-	eventually(t, "no goroutine of the store is left", func() bool { return goroutines(t) == 0 })
+	eventually(t, "no goroutine of the store is left", func() bool { return goroutines.Count(t) == 0 })
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/krow/ratelimit"
+	"github.com/krow/ratelimit/internal/goroutines"
 	"github.com/krow/ratelimit/internal/testdb"
 	"github.com/krow/ratelimit/store"
 )
@@ -130,7 +131,7 @@ func TestBlackHole(t *testing.T) {
 	began := time.Now()
 	for range rounds {
 		together(callers, func(i int) {
-			labelled(t, func() {
+			goroutines.Labelled(t, func() {
 				var hs []ratelimit.Hit
 				for k := range perCall {
 					hs = append(hs, hit(fmt.Sprint(i, k)))
@@ -145,7 +146,7 @@ func TestBlackHole(t *testing.T) {
 		t.Errorf("%d times %d callers took %v, want about 300ms", rounds, callers, took)
 	}
 	// The pool goes on making the connections it was asked for.
-	eventually(t, "few goroutines are left", func() bool { return goroutines(t) <= 8*4 })
+	eventually(t, "few goroutines are left", func() bool { return goroutines.Count(t) <= 8*4 })
 	pool.Close()
 	if err := l.Close(); err != nil {
 		t.Error(err)

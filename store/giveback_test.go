@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/krow/ratelimit"
+	"github.com/krow/ratelimit/internal/goroutines"
 	"github.com/krow/ratelimit/internal/testdb"
 	"github.com/krow/ratelimit/store"
 )
@@ -113,9 +114,9 @@ func TestGiveBackAlone(t *testing.T) {
 	s := newStore(t, pool, store.PostgresConfig{OnFlush: func(store.FlushStats) { flushes++ }})
 	c := chargeOne(t, s, "a")
 	eventually(t, "the store is idle", func() bool { return !s.Flushing() })
-	labelled(t, func() { s.GiveBack([]ratelimit.Charge{c}) })
+	goroutines.Labelled(t, func() { s.GiveBack([]ratelimit.Charge{c}) })
 	eventually(t, "the charge is off", func() bool { return count(t, pool, "a") == 0 })
-	eventually(t, "no goroutine of the store is left", func() bool { return goroutines(t) == 0 })
+	eventually(t, "no goroutine of the store is left", func() bool { return goroutines.Count(t) == 0 })
 	if flushes != 1 {
 		t.Errorf("OnFlush was told of %d counting statements, want 1", flushes)
 	}
@@ -174,7 +175,7 @@ func TestGiveBackBehindStall(t *testing.T) {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
-	labelled(t, func() {
+	goroutines.Labelled(t, func() {
 		left := make(chan struct{})
 		wg.Go(func() {
 			defer close(left)
@@ -186,7 +187,7 @@ func TestGiveBackBehindStall(t *testing.T) {
 		<-left
 	})
 	wg.Wait()
-	eventually(t, "no goroutine of the store is left", func() bool { return goroutines(t) == 0 })
+	eventually(t, "no goroutine of the store is left", func() bool { return goroutines.Count(t) == 0 })
 	conn.Release()
 	if !strings.Contains(text(), "not given back") {
 		t.Errorf("the log does not say that a charge was not given back:\n%s", text())

@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"runtime/pprof"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -330,35 +328,6 @@ func logged() (*slog.Logger, func() string) {
 type writerFunc func(p []byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
-
-// labelled calls f so that the goroutines that it starts, and those that they start, can be told
-// from those of the tests that run beside it.
-func labelled(t *testing.T, f func()) {
-	pprof.Do(t.Context(), pprof.Labels("test", t.Name()), func(context.Context) { f() })
-}
-
-// goroutines returns how many goroutines there are of those that labelled has started.
-func goroutines(t *testing.T) int {
-	t.Helper()
-	var profile bytes.Buffer
-	if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
-		t.Fatal(err)
-	}
-	// Equal goroutines share a paragraph, which begins with their number.
-	sum := 0
-	for _, paragraph := range strings.Split(profile.String(), "\n\n") {
-		if strings.Contains(paragraph, fmt.Sprintf("%q:%q", "test", t.Name())) {
-			var n int
-			lines := strings.Split(paragraph, "\n")
-			i := slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, " @ ") })
-			if _, err := fmt.Sscan(lines[i], &n); err != nil {
-				t.Fatal(err)
-			}
-			sum += n
-		}
-	}
-	return sum
-}
 
 // pools returns pools on one database, such as several processes have.
 func pools(t *testing.T, url string, n int, configure ...func(*pgxpool.Config)) []*pgxpool.Pool {

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/krow/ratelimit"
+	"github.com/krow/ratelimit/internal/goroutines"
 	"github.com/krow/ratelimit/store"
 )
 
@@ -16,7 +17,7 @@ import (
 // starts no goroutine, neither when it is made nor when it counts.
 func TestMemoryIsBounded(t *testing.T) {
 	t.Parallel()
-	labelled(t, func() {
+	goroutines.Labelled(t, func() {
 		m, err := store.NewMemory(store.MemoryConfig{MaxBuckets: 1000})
 		if err != nil {
 			t.Fatal(err)
@@ -42,7 +43,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		if held > 1100 {
 			t.Errorf("%d buckets are held, want about 1000", held)
 		}
-		if n := goroutines(t); n != 1 { // this one
+		if n := goroutines.Count(t); n != 1 { // this one
 			t.Errorf("there are %d goroutines more than before", n-1)
 		}
 	})

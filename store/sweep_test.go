@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/krow/ratelimit"
+	"github.com/krow/ratelimit/internal/goroutines"
 	"github.com/krow/ratelimit/internal/testdb"
 	"github.com/krow/ratelimit/store"
 )
@@ -254,13 +255,13 @@ func TestSweepHoldsUpNobody(t *testing.T) {
 			t.Error("hits wait for the sweep")
 		}
 	}})
-	labelled(t, func() {
+	goroutines.Labelled(t, func() {
 		s.DueSweep()
 		addOne(t, s, hit("a")) // begins the sweep
 		addOne(t, s, hit("a"))
 	})
 	close(counted)
-	eventually(t, "the sweep has ended", func() bool { return goroutines(t) == 0 })
+	eventually(t, "the sweep has ended", func() bool { return goroutines.Count(t) == 0 })
 }
 
 func TestManualSweep(t *testing.T) {
@@ -273,11 +274,11 @@ func TestManualSweep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		labelled(t, func() {
+		goroutines.Labelled(t, func() {
 			s.DueSweep()
 			addOne(t, s, hit("a"))
 		})
-		eventually(t, "no goroutine of the store is left", func() bool { return goroutines(t) == 0 })
+		eventually(t, "no goroutine of the store is left", func() bool { return goroutines.Count(t) == 0 })
 		if n := r.sent("DELETE"); n != want {
 			t.Errorf("ManualSweep %t: %d statements of a sweep were sent, want %d", manual, n, want)
 		}
@@ -300,9 +301,9 @@ func TestSweepFails(t *testing.T) {
 	})
 	sweep := func() store.SweepStats {
 		s.DueSweep()
-		labelled(t, func() { addOne(t, s, hit("a")) })
+		goroutines.Labelled(t, func() { addOne(t, s, hit("a")) })
 		got := receive(t, "a sweep has run", swept)
-		eventually(t, "the sweep has ended", func() bool { return goroutines(t) == 0 })
+		eventually(t, "the sweep has ended", func() bool { return goroutines.Count(t) == 0 })
 		return got
 	}
 	if got := sweep(); got.Deleted != 0 || !errors.Is(got.Err, ratelimit.ErrUnavailable) || !strings.Contains(got.Err.Error(), "not today") {
