@@ -29,13 +29,14 @@ func newBreaker(logger *slog.Logger) *breaker {
 	b.circuit = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:     breakerPause,
 		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= breakerFailures },
-		// Somebody who holds a lock on one row says nothing about the database, and giving back has
-		// little time.
-		IsExcluded: func(err error) bool { return hasCode(err, "55P03") || errors.Is(err, errNotCounting) },
+		// A database that ends the wait for a row which somebody has locked is in good order.
+		IsSuccessful: func(err error) bool { return err == nil || hasCode(err, "55P03") },
+		// Giving back has little time, and says nothing when that was too little.
+		IsExcluded: func(err error) bool { return errors.Is(err, errNotCounting) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			switch {
 			case from == gobreaker.StateClosed:
-				logger.Warn("ratelimit: the database keeps failing and is asked once a second")
+				logger.Warn("ratelimit: the database keeps failing and is asked once a second", "error", *b.last.Load())
 			case to == gobreaker.StateClosed:
 				logger.Info("ratelimit: the database is back")
 			}
@@ -48,17 +49,27 @@ func newBreaker(logger *slog.Logger) *breaker {
 var errNotCounting = errors.New("ratelimit: nothing was to be counted")
 
 // run calls f, or returns the error that it last returned if the database is left alone. A panic of f is
-// such an error.
-func (b *breaker) run(f func() error) error {
+// such an error. If f tries whether the database is back, leftAlone is that error too, and nil otherwise.
+func (b *breaker) run(f func(leftAlone error) error) error {
 	_, err := b.circuit.Execute(func() (struct{}, error) {
-		err := recovered(f) // gobreaker would pass the panic on, and last would not be set
+		err := recovered(func() error { // gobreaker would pass the panic on, and last would not be set
+			if b.circuit.State() == gobreaker.StateHalfOpen {
+				return f(b.leftAlone())
+			}
+			return f(nil)
+		})
 		if err != nil {
 			b.last.Store(&err)
 		}
 		return struct{}{}, err
 	})
 	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
-		return fmt.Errorf("%w (and not asked again yet)", *b.last.Load())
+		return b.leftAlone()
 	}
 	return err
+}
+
+// leftAlone is the error of what the database is not asked.
+func (b *breaker) leftAlone() error {
+	return fmt.Errorf("%w (and not asked again yet)", *b.last.Load())
 }

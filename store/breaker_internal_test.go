@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,15 +17,25 @@ import (
 func TestBreaker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaker(slog.New(slog.DiscardHandler))
-		var fails error
+		var log strings.Builder
+		b := newBreaker(slog.New(slog.NewTextHandler(&log, nil)))
+		var fails, leftAlone error
 		calls := 0
-		run := func() error { return b.run(func() error { calls++; return fails }) }
+		run := func() error {
+			return b.run(func(err error) error {
+				calls++
+				leftAlone = err
+				return fails
+			})
+		}
 		expect := func(when string, wantCalls int, wantErr error) {
 			t.Helper()
-			calls = 0
+			calls, leftAlone = 0, nil
 			if err := run(); !errors.Is(err, wantErr) || calls != wantCalls {
 				t.Errorf("%s: %d calls and error %v, want %d and %v", when, calls, err, wantCalls, wantErr)
+			}
+			if tries := strings.HasPrefix(when, "tried"); tries != (leftAlone != nil) {
+				t.Errorf("%s: told to be a try: %v", when, leftAlone)
 			}
 		}
 		first, second := errors.New("first"), errors.New("second")
@@ -41,10 +52,16 @@ func TestBreaker(t *testing.T) {
 		fails = second
 		expect("3rd failure", 1, second)
 		expect("left alone", 0, second)
+		if !strings.Contains(log.String(), "keeps failing") || !strings.Contains(log.String(), "error=second") {
+			t.Errorf("logged:\n%s\nwant the last error", log.String())
+		}
 		time.Sleep(time.Second - 1)
 		expect("still left alone", 0, second)
 		time.Sleep(2 * time.Nanosecond)
 		expect("tried again", 1, second)
+		if !errors.Is(leftAlone, second) {
+			t.Errorf("the try is told %v, want the error before", leftAlone)
+		}
 		expect("left alone again", 0, second)
 		time.Sleep(time.Second + 1)
 		fails = nil
@@ -55,7 +72,7 @@ func TestBreaker(t *testing.T) {
 		expect("in good order again", 1, nil)
 
 		for range breakerFailures {
-			if err := b.run(func() error { panic("not today") }); !errors.Is(err, ratelimit.ErrUnavailable) {
+			if err := b.run(func(error) error { panic("not today") }); !errors.Is(err, ratelimit.ErrUnavailable) {
 				t.Errorf("error of a panic is %v, want one that wraps ErrUnavailable", err)
 			}
 		}
@@ -63,9 +80,19 @@ func TestBreaker(t *testing.T) {
 		time.Sleep(time.Second + 1)
 		expect("tried after panics", 1, nil)
 
-		fails = &pgconn.PgError{Code: "55P03"}
+		lockedRow := &pgconn.PgError{Code: "55P03"}
+		fails = lockedRow
 		for range 2 * breakerFailures {
 			expect("a locked row", 1, fails)
 		}
+		fails = first
+		for range breakerFailures {
+			expect("a failure", 1, first)
+		}
+		expect("left alone", 0, first)
+		time.Sleep(time.Second + 1)
+		fails = lockedRow
+		expect("tried on a locked row", 1, lockedRow)
+		expect("asked again, for it answers", 1, lockedRow)
 	})
 }

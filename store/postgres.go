@@ -89,8 +89,8 @@ type FlushStats struct {
 // most, whatever the load, and none while it is idle.
 //
 // When three statements in a row have failed, the database is left alone for a second, in which hits fail
-// at once with the error of the last; then one statement tries it again. A wait for a row lock that
-// lock_timeout ended does not count as a failure.
+// at once with the error of the last; then one statement tries it again, and hits wait behind that for a
+// fifth of Timeout at most. A wait for a row lock that lock_timeout ended does not count as a failure.
 //
 // There is nothing to close. A Postgres is safe for concurrent use.
 type Postgres struct {
@@ -197,9 +197,9 @@ func (p *Postgres) Add(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.C
 		return nil, nil
 	}
 	var few [4]place
-	b, places := p.queue.join(hits, few[:0])
-	if b == nil {
-		return nil, fmt.Errorf("%w: %d statements are waiting for the database already", ratelimit.ErrUnavailable, maxWaiting)
+	b, places, err := p.queue.join(hits, few[:0])
+	if err != nil {
+		return nil, err
 	}
 	select {
 	case <-b.done:
@@ -237,8 +237,11 @@ func (p *Postgres) GiveBack(charges []ratelimit.Charge) {
 		}
 		valid = append(valid, charge)
 	}
-	if len(valid) > 0 && !p.queue.giveBack(valid) {
-		p.notGivenBack(ratelimit.ErrUnavailable)
+	if len(valid) == 0 {
+		return
+	}
+	if err := p.queue.giveBack(valid); err != nil {
+		p.notGivenBack(err)
 	}
 }
 
@@ -251,10 +254,17 @@ func (p *Postgres) notGivenBack(err error) {
 }
 
 // flush is the way of a batch, unless the database has failed too often just now.
+//
+// When it tries such a database again, others wait for that a fifth of the time that it may take. A database
+// that is back answers sooner, and nobody fails who need not; one that still hangs costs this batch
+// the timeout, and not everybody, once a second.
 func (p *Postgres) flush(b *batch) error {
 	sent := false
-	err := p.breaker.run(func() error {
+	err := p.breaker.run(func(leftAlone error) error {
 		sent = true
+		if leftAlone != nil {
+			defer p.queue.closeAfter(p.config.Timeout/5, leftAlone)()
+		}
 		return p.send(b)
 	})
 	if !sent && len(b.charges) > 0 {

@@ -38,6 +38,7 @@ type queue struct {
 	mu       sync.Mutex
 	waiting  []*batch // in the order they go; only the last one takes further hits
 	flushing bool
+	closed   error // why nothing may wait at the moment, or nil
 }
 
 // A batch is what goes to the database together.
@@ -69,14 +70,13 @@ type place struct {
 	sum int64 // the hit and all before it in its row
 }
 
-// join adds hits to the batch that goes next and appends a place for each to places. It returns no
-// batch if too many are waiting already.
-func (q *queue) join(hits []ratelimit.Hit, places []place) (*batch, []place) {
+// join adds hits to the batch that goes next and appends a place for each to places.
+func (q *queue) join(hits []ratelimit.Hit, places []place) (*batch, []place, error) {
 	q.mu.Lock()
-	b := q.openLocked(hits)
-	if b == nil {
+	b, err := q.openLocked(hits)
+	if err != nil {
 		q.mu.Unlock()
-		return nil, nil
+		return nil, nil, err
 	}
 	for _, hit := range hits {
 		i := b.find(hit.Bucket)
@@ -87,34 +87,37 @@ func (q *queue) join(hits []ratelimit.Hit, places []place) (*batch, []place) {
 		places = append(places, place{row: i, sum: b.rows[i].n})
 	}
 	q.unlockAndRun()
-	return b, places
+	return b, places, nil
 }
 
-// giveBack adds charges to the batch that goes next. It reports false if too many are waiting.
-func (q *queue) giveBack(charges []ratelimit.Charge) bool {
+// giveBack adds charges to the batch that goes next.
+func (q *queue) giveBack(charges []ratelimit.Charge) error {
 	q.mu.Lock()
-	b := q.openLocked(nil)
-	if b == nil {
+	b, err := q.openLocked(nil)
+	if err != nil {
 		q.mu.Unlock()
-		return false
+		return err
 	}
 	b.charges = append(b.charges, charges...)
 	q.unlockAndRun()
-	return true
+	return nil
 }
 
-// openLocked returns the batch that goes next, a new one if the last cannot take the hits, or nil if
-// too many are waiting.
-func (q *queue) openLocked(hits []ratelimit.Hit) *batch {
+// openLocked returns the batch that goes next, a new one if the last cannot take the hits. It is an error
+// if too many are waiting already, or nothing may.
+func (q *queue) openLocked(hits []ratelimit.Hit) (*batch, error) {
+	if q.closed != nil {
+		return nil, q.closed
+	}
 	if n := len(q.waiting); n > 0 && q.waiting[n-1].takes(hits) {
-		return q.waiting[n-1]
+		return q.waiting[n-1], nil
 	}
 	if len(q.waiting) >= maxWaiting {
-		return nil
+		return nil, fmt.Errorf("%w: %d statements are waiting for the database already", ratelimit.ErrUnavailable, maxWaiting)
 	}
 	b := &batch{born: time.Now(), done: make(chan struct{})}
 	q.waiting = append(q.waiting, b)
-	return b
+	return b, nil
 }
 
 // unlockAndRun sees to it that what is waiting will go. The goroutine is started after unlocking because
@@ -216,11 +219,37 @@ func (q *queue) fail(err error) {
 		old = append(old, q.popLocked())
 	}
 	q.mu.Unlock()
-	for _, b := range old {
-		b.err = fmt.Errorf("%w (and this was not sent, behind it)", err)
+	q.giveUp(old, fmt.Errorf("%w (and this was not sent, behind it)", err))
+}
+
+// closeAfter lets nothing wait behind the batch in flight for longer than d: what has come by then is given
+// up with err, and what comes later is refused with it at once, until open is called.
+func (q *queue) closeAfter(d time.Duration, err error) (open func()) {
+	over := false
+	timer := time.AfterFunc(d, func() {
+		q.mu.Lock()
+		var old []*batch
+		if !over {
+			q.closed, q.waiting, old = err, nil, q.waiting
+		}
+		q.mu.Unlock()
+		q.giveUp(old, err)
+	})
+	return func() {
+		timer.Stop()
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		over, q.closed = true, nil
+	}
+}
+
+// giveUp answers batches that are not sent.
+func (q *queue) giveUp(batches []*batch, err error) {
+	for _, b := range batches {
+		b.err = err
 		close(b.done)
 		if len(b.charges) > 0 {
-			q.lost(b.err)
+			q.lost(err)
 		}
 	}
 }
