@@ -39,10 +39,10 @@ type PostgresConfig struct {
 	// an hour. How long a caller waits is another matter: see [ratelimit.Config].Deadline. All stores that
 	// share a table should have the same.
 	//
-	// Waiting for a row lock ends at about four fifths of it, by lock_timeout, so that the
-	// connection survives; only a store that is not the first in line for the row, or that meets a
-	// lock on the whole table, loses it. Never hold a lock on a row of the table: all hits of a
-	// process may have to wait behind it. Defaults to 250 ms.
+	// Waiting for a row that somebody has locked ends at two to four fifths of it, by lock_timeout, so that
+	// the connection survives; only a store that meets a lock on the whole table loses it. Never
+	// hold a lock on a row of the table: those hits of a process that share a statement with one on
+	// that row fail with it, and the others wait behind them. Defaults to 250 ms.
 	Timeout time.Duration
 
 	// QueryExecMode is how pgx runs the statements, such as pgx.QueryExecModeExec behind a PgBouncer

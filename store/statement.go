@@ -208,10 +208,12 @@ func (p *Postgres) giveBack(ctx context.Context, charges []ratelimit.Charge) err
 	return nil
 }
 
-// lockTimeout makes Postgres give up a wait for a row a little before the timeout of the statement: it then
-// answers 55P03 and the connection lives, while pgx closes one whose context has ended.
+// lockTimeout makes Postgres give up a wait for a row before the timeout of the statement: it then answers
+// 55P03 and the connection lives, while pgx closes one whose context has ended, which counts as a failure of
+// the database. It bounds a single wait, and a statement that is not the first in line for a row waits twice:
+// for its turn, and then for whoever has locked the row. Both together end a little before the timeout.
 func lockTimeout(timeout time.Duration) string {
-	ms := max((timeout * 4 / 5).Milliseconds(), 1) // 0 would be no timeout
+	ms := max((timeout * 2 / 5).Milliseconds(), 1) // 0 would be no timeout
 	return strconv.FormatInt(ms, 10) + "ms"
 }
 
