@@ -49,7 +49,7 @@ type faultBed struct {
 type faultReplica struct {
 	name                 string // of its policy and its sessions
 	mode                 ratelimit.FailureMode
-	unharmed             bool // unless the fault lasts
+	unharmed             bool // perhaps: it may have come when the fault was over
 	pool                 *pgxpool.Pool
 	applications         []*pgxpool.Conn // those that the application holds, or held
 	handler              http.Handler
@@ -174,7 +174,7 @@ func (b *faultBed) keepLoading(t *testing.T) (stop func() [][]answer) {
 	stopped, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		tick := time.NewTicker(50 * time.Millisecond)
+		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			for i, answers := range b.round(t) {
@@ -187,9 +187,13 @@ func (b *faultBed) keepLoading(t *testing.T) (stop func() [][]answer) {
 			}
 		}
 	}()
-	return func() [][]answer {
+	end := sync.OnceFunc(func() {
 		close(stopped)
 		<-done
+	})
+	t.Cleanup(end) // if the fault cannot begin
+	return func() [][]answer {
+		end()
 		return all
 	}
 }

@@ -84,8 +84,7 @@ func (r *faultReplica) kind(t *testing.T, f fault, err error) error {
 	return kinds[0]
 }
 
-// verify compares what is stored with what was acknowledged since it last did, and connections with what
-// was promised.
+// verify compares what is stored with what was acknowledged, and connections with what was promised.
 func (b *faultBed) verify(t *testing.T, f fault) {
 	t.Helper()
 	conn := b.connect(t)
