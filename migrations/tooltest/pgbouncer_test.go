@@ -181,8 +181,8 @@ default_pool_size = 2
 	if os.Geteuid() == 0 { // as whom it will not run; it reads its file before it becomes another
 		args = append(args, "-u", "nobody")
 	}
-	// The shell ends it when this process is gone, however that went.
-	cmd := exec.CommandContext(t.Context(), "sh", append([]string{"-c", `"$@" & read line; kill $!`, "sh", program}, args...)...)
+	// The shell ends it when its input does: when the test is over, or this process is gone, however that went.
+	cmd := exec.Command("sh", append([]string{"-c", `"$@" & read line; kill $!`, "sh", program}, args...)...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
