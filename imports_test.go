@@ -20,6 +20,7 @@ func TestImportsStandardLibraryOnly(t *testing.T) {
 	want := []string{
 		"github.com/krow/ratelimit/internal/logevery",
 		"github.com/krow/ratelimit/internal/memory",
+		"github.com/krow/ratelimit/internal/patience",
 		"github.com/krow/ratelimit",
 	}
 	if diff := cmp.Diff(want, strings.Fields(string(out))); diff != "" {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/krow/ratelimit/internal/logevery"
 	"github.com/krow/ratelimit/internal/memory"
+	"github.com/krow/ratelimit/internal/patience"
 )
 
 // maxLocalBuckets bounds what a limiter counts by itself while its store is away.
@@ -232,8 +233,8 @@ func (l *Limiter) ask(parent context.Context, hits []Hit, results []Result) Deci
 		results[i].lowered = l.refusals.lowered(hits[i].Bucket)
 	}
 	asked := time.Now()
-	ctx := newPatience(parent, asked.Add(l.config.Deadline))
-	defer ctx.end()
+	ctx := patience.New(parent, asked.Add(l.config.Deadline))
+	defer ctx.End()
 	counts, err := l.store.Add(ctx, hits)
 	if err == nil && len(counts) != len(hits) {
 		err = fmt.Errorf("%w: it returned %d counts for %d hits", ErrUnavailable, len(counts), len(hits))

@@ -337,3 +337,23 @@ func TestCheckWritesNothing(t *testing.T) {
 		t.Errorf("the body is %q, %v after Check, want it unread", body, err)
 	}
 }
+
+// An admitted request through the whole middleware, counted in memory: what the limiter itself costs.
+//
+//	go test -run='^$' -bench=Admitted .
+func BenchmarkAdmitted(b *testing.B) {
+	for name, config := range map[string]ratelimit.Config{
+		"plain":  {},
+		"secret": {Secret: make([]byte, 32)},
+	} {
+		b.Run(name, func(b *testing.B) {
+			config.Policies = []ratelimit.Policy{{Name: "default", Limit: long(ratelimit.MaxRequests)}}
+			handler := newLimiter(b, memoryStore(b), config).Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			r := request("203.0.113.7:51234")
+			b.ReportAllocs()
+			for b.Loop() {
+				handler.ServeHTTP(httptest.NewRecorder(), r)
+			}
+		})
+	}
+}

@@ -1,6 +1,8 @@
 package store_test
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,20 +16,29 @@ import (
 // concerned, and the next are counted.
 func TestPanicInFlush(t *testing.T) {
 	t.Parallel()
-	panics := true
-	s := newStore(t, testdb.Pool(t, testdb.New(t)), store.PostgresConfig{OnFlush: func(store.FlushStats) {
-		if panics {
-			panics = false
-			panic("not today")
-		}
-	}})
-	_, err := s.Add(t.Context(), hits("a"))
-	wantOnly(t, err, ratelimit.ErrUnavailable)
-	if err == nil || !strings.Contains(err.Error(), "panic: not today") || !strings.Contains(err.Error(), "panic_test.go") {
-		t.Errorf("error is %v, want one that tells of the panic and where it came from", err)
-	}
-	if got := addOne(t, s, hit("a")); got != 2 {
-		t.Errorf("total is %d after a hit whose hook panicked, want 2", got)
+	for _, leads := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the caller leads: %v", leads), func(t *testing.T) {
+			t.Parallel()
+			ctx := t.Context()
+			if leads {
+				ctx = context.Background()
+			}
+			panics := true
+			s := newStore(t, testdb.Pool(t, testdb.New(t)), store.PostgresConfig{OnFlush: func(store.FlushStats) {
+				if panics {
+					panics = false
+					panic("not today")
+				}
+			}})
+			_, err := s.Add(ctx, hits("a"))
+			wantOnly(t, err, ratelimit.ErrUnavailable)
+			if err == nil || !strings.Contains(err.Error(), "panic: not today") || !strings.Contains(err.Error(), "panic_test.go") {
+				t.Errorf("error is %v, want one that tells of the panic and where it came from", err)
+			}
+			if got := addOne(t, s, hit("a")); got != 2 {
+				t.Errorf("total is %d after a hit whose hook panicked, want 2", got)
+			}
+		})
 	}
 }
 

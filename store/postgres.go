@@ -18,6 +18,7 @@ import (
 
 	"github.com/krow/ratelimit"
 	"github.com/krow/ratelimit/internal/logevery"
+	"github.com/krow/ratelimit/internal/patience"
 	"github.com/krow/ratelimit/migrations"
 )
 
@@ -197,17 +198,15 @@ func (p *Postgres) Add(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.C
 		return nil, nil
 	}
 	var few [4]place
-	b, places, err := p.queue.join(hits, few[:0])
-	if err != nil {
+	b, places, leads, err := p.queue.join(hits, few[:0], p.mayLead(ctx))
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	select {
-	case <-b.done:
-	case <-ctx.Done():
-		select {
-		case <-b.done: // both at once: what is known counts
-		default:
-			return nil, fmt.Errorf("ratelimit: waiting for a count: %w", ctx.Err())
+	case leads:
+		p.queue.lead(b)
+	default:
+		if err := b.wait(ctx); err != nil {
+			return nil, err
 		}
 	}
 	if b.err != nil {
@@ -224,6 +223,16 @@ func (p *Postgres) Add(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.C
 		counts[i].Total = max(row.count.Total+place.sum-row.n, place.sum)
 	}
 	return counts, nil
+}
+
+// mayLead tells whether a caller may send a statement by itself, which it cannot leave before it has ended: if
+// its context never ends, or is the limiter's own and ends about when the statement must.
+func (p *Postgres) mayLead(ctx context.Context) bool {
+	if own, ok := ctx.(*patience.Context); ok {
+		deadline, _ := own.Deadline()
+		return time.Until(deadline) >= p.config.Timeout*9/10
+	}
+	return ctx.Done() == nil
 }
 
 // GiveBack takes charges off, as [ratelimit.Store] says, just before the next hits are counted. What

@@ -1,4 +1,5 @@
-package ratelimit
+// Package patience is how long the limiter waits for its store.
+package patience
 
 import (
 	"context"
@@ -6,13 +7,13 @@ import (
 	"time"
 )
 
-// A patience is the context in which the store is asked: as long as the limiter's deadline and the request's
-// own allow, but also for a client that has left. What its request is counted for must be remembered and
+// A Context is what the store is asked with. It lasts as long as the limiter's deadline and the request's own
+// allow, and is not ended by a client that leaves. What its request is counted for must be remembered and
 // given back like any other's, or whoever hangs up in time could use up a limit that others share.
 //
 // Unlike that of context.WithDeadline, its timer is started by whoever asks for Done. A store that answers at
 // once does not, and a timer for each request costs more than the rest of the decision.
-type patience struct {
+type Context struct {
 	context.Context // of the request, for its values
 	deadline        time.Time
 
@@ -21,19 +22,20 @@ type patience struct {
 	stop context.CancelFunc
 }
 
-// newPatience returns a context that ends at the deadline, or at that of the request if it is earlier.
-func newPatience(request context.Context, deadline time.Time) *patience {
+// New returns a context that ends at the deadline, or at that of the request if it is earlier.
+func New(request context.Context, deadline time.Time) *Context {
 	if own, ok := request.Deadline(); ok && own.Before(deadline) {
 		deadline = own
 	}
-	return &patience{Context: request, deadline: deadline}
+	return &Context{Context: request, deadline: deadline}
 }
 
-func (p *patience) Deadline() (time.Time, bool) { return p.deadline, true }
+// Deadline returns when the wait is over. Nothing ends it before.
+func (p *Context) Deadline() (time.Time, bool) { return p.deadline, true }
 
 // Value finds what the timer's context finds, once there is one, for package context looks in it for the one whose
 // Done it is, and would otherwise start a goroutine for each context derived from this one.
-func (p *patience) Value(key any) any {
+func (p *Context) Value(key any) any {
 	p.mu.Lock()
 	done := p.done
 	p.mu.Unlock()
@@ -43,9 +45,11 @@ func (p *patience) Value(key any) any {
 	return p.Context.Value(key)
 }
 
-func (p *patience) Done() <-chan struct{} { return p.started().Done() }
+// Done starts the timer and returns the channel that it closes.
+func (p *Context) Done() <-chan struct{} { return p.started().Done() }
 
-func (p *patience) Err() error {
+// Err returns context.DeadlineExceeded when the wait is over, whether there is a timer or not.
+func (p *Context) Err() error {
 	p.mu.Lock()
 	done := p.done
 	p.mu.Unlock()
@@ -58,7 +62,7 @@ func (p *patience) Err() error {
 	return nil
 }
 
-func (p *patience) started() context.Context {
+func (p *Context) started() context.Context {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.done == nil {
@@ -67,8 +71,8 @@ func (p *patience) started() context.Context {
 	return p.done
 }
 
-// end releases the timer, if there is one.
-func (p *patience) end() {
+// End releases the timer, if there is one.
+func (p *Context) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stop != nil {

@@ -1,4 +1,4 @@
-package ratelimit
+package patience_test
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/krow/ratelimit/internal/patience"
 )
 
 // The store's context has the earlier deadline and the request's values, ends when it is over, and not with
@@ -23,8 +25,8 @@ func TestPatience(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				request, leave := context.WithDeadline(context.WithValue(t.Context(), key{}, "value"), began.Add(test.own))
-				p := newPatience(request, began.Add(test.limiter))
-				defer p.end()
+				p := patience.New(request, began.Add(test.limiter))
+				defer p.End()
 				leave()
 				if got := p.Value(key{}); got != "value" {
 					t.Errorf("value before the timer is %v", got)
@@ -53,8 +55,8 @@ func TestPatience(t *testing.T) {
 	t.Run("without a timer", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			p := newPatience(t.Context(), time.Now().Add(time.Second))
-			defer p.end()
+			p := patience.New(t.Context(), time.Now().Add(time.Second))
+			defer p.End()
 			time.Sleep(time.Second - 1)
 			if err := p.Err(); err != nil {
 				t.Errorf("Err before the deadline is %v", err)

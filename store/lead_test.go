@@ -1,0 +1,81 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	patient "github.com/krow/ratelimit/internal/patience"
+	"github.com/krow/ratelimit/internal/testdb"
+	"github.com/krow/ratelimit/store"
+)
+
+// A lone caller that cannot leave sends its statement by itself, and leaves what gathers meanwhile to a goroutine
+// of the store. It does not wait for that.
+func TestCallerThatLeads(t *testing.T) {
+	t.Parallel()
+	g := newGate(testdb.Pool(t, testdb.New(t)))
+	s := newStore(t, g, store.PostgresConfig{})
+	answered := make(chan int64, 8)
+	ask := func(ctx context.Context) {
+		counts, err := s.Add(ctx, hits("a"))
+		if err != nil {
+			t.Error(err)
+		}
+		answered <- totals(counts)[0]
+	}
+	go ask(context.Background())
+	g.next(t)
+	for range 3 {
+		go ask(context.Background())
+	}
+	eventually(t, "three hits wait", func() bool { return s.Queued() == 3 })
+	g.open <- struct{}{}
+	if total := receive(t, "the caller that leads is answered", answered); total != 1 {
+		t.Errorf("its total is %d, want 1", total)
+	}
+	g.next(t)
+	g.open <- struct{}{}
+	sum := int64(0)
+	for range 3 {
+		sum += receive(t, "the others are answered", answered)
+	}
+	if sum != 2+3+4 {
+		t.Errorf("their totals add up to %d, want those of 2, 3 and 4", sum)
+	}
+	eventually(t, "the store is idle", func() bool { return !s.Flushing() })
+}
+
+// A caller whose time is up before the statement's returns when it is up, as the limiter's own do with a
+// deadline that is shorter than the store's timeout.
+func TestCallerThatMayNotLead(t *testing.T) {
+	t.Parallel()
+	g := newGate(testdb.Pool(t, testdb.New(t)))
+	s := newStore(t, g, store.PostgresConfig{Timeout: time.Hour})
+	ctx := patient.New(context.Background(), time.Now().Add(50*time.Millisecond))
+	defer ctx.End()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := s.Add(ctx, hits("a"))
+		failed <- err
+	}()
+	g.next(t)
+	if err := receive(t, "the caller leaves", failed); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error is %v, want the deadline", err)
+	}
+	g.open <- struct{}{}
+	if total := receiveNext(t, g, s); total != 2 {
+		t.Errorf("the next total is %d, want 2: the hit was counted", total)
+	}
+}
+
+// receiveNext returns the total of one more hit through the gate.
+func receiveNext(t *testing.T, g *gate, s *store.Postgres) int64 {
+	t.Helper()
+	answered := make(chan int64, 1)
+	go func() { answered <- addOne(t, s, hit("a")) }()
+	g.next(t)
+	g.open <- struct{}{}
+	return receive(t, "the hit is answered", answered)
+}
