@@ -90,6 +90,10 @@ func TestRefusalsEndWithTheWindow(t *testing.T) {
 		}
 		sleepUntil(t, "12:01:00")
 		check(t, "in the next window", served("RateLimit-Policy", policy, "RateLimit", `"default";r=0;t=60`), serve(handler, r))
+		sleepUntil(t, "12:01:59.999999999") // the store is asked again
+		check(t, "in its last nanosecond", tooMany("1", `"default"`, "RateLimit-Policy", policy, "RateLimit", `"default";r=0;t=1`), serve(handler, r))
+		sleepUntil(t, "12:02:00")
+		check(t, "in the third window", served("RateLimit-Policy", policy, "RateLimit", `"default";r=0;t=60`), serve(handler, r))
 	})
 }
 

@@ -68,6 +68,7 @@ func TestMemoryClockSteps(t *testing.T) {
 	}{
 		{10 * time.Second, answer{0, 50 * time.Second}},
 		{59*time.Second + 999999*time.Microsecond, answer{0, time.Microsecond}},
+		{59*time.Second + 999999999, answer{0, 1}},
 		{time.Minute, answer{time.Minute, time.Minute}},
 		{59 * time.Second, answer{0, time.Second}},
 		{30 * time.Second, answer{0, 30 * time.Second}},

@@ -63,17 +63,18 @@ func (c *Counter) Add(bucket string, window time.Duration, n int) (total int64, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Under the lock, or the row of a window that has just ended could be gone already.
-	now := c.Now().UnixMicro()
-	k := key{bucket, now / 1000 / size * size}
+	now := c.Now()
+	milli := now.UnixMilli()
+	k := key{bucket, milli / size * size}
 	r := s.rows[k]
 	if r == nil {
-		s.makeRoomLocked(now / 1000)
+		s.makeRoomLocked(milli)
 		r = &row{key: k, end: k.start + size}
 		s.rows[k] = r
 		heap.Push(&s.expires, r)
 	}
 	r.count = min(r.count+int64(n), math.MaxInt32)
-	return r.count, time.Duration(r.end*1000-now) * time.Microsecond, time.UnixMilli(k.start)
+	return r.count, time.UnixMilli(r.end).Sub(now), time.UnixMilli(k.start)
 }
 
 // GiveBack takes n off a window if it is still there, but not below zero.
