@@ -1,5 +1,7 @@
 package ratelimit
 
+import "net/http"
+
 // What tests in package ratelimit_test see of the inside.
 
 var FallbackKey = fallbackKey
@@ -17,3 +19,20 @@ func Bucketer(secret Secret) func(prefix string, k Key) string { return newHashe
 
 // Bucket returns the bucket of a key that is not zero.
 func Bucket(secret Secret, prefix string, k Key) string { return Bucketer(secret)(prefix, k) }
+
+// Apart tells whether no two buckets of the requests share a shard of l's memory of refusals. Those that do are
+// taken for one another's when something is given back, by chance, since shards are.
+func (l *Limiter) Apart(requests ...*http.Request) bool {
+	buckets := make(map[*refusalShard]string)
+	for _, r := range requests {
+		hits, _ := l.keys(r)
+		for _, hit := range hits {
+			s := l.refusals.shard(hit.Bucket)
+			if other, ok := buckets[s]; ok && other != hit.Bucket {
+				return false
+			}
+			buckets[s] = hit.Bucket
+		}
+	}
+	return true
+}

@@ -8,6 +8,7 @@ require (
 	github.com/ory/dockertest/v3 v3.12.0
 	github.com/sony/gobreaker/v2 v2.4.0
 	go.uber.org/goleak v1.3.0
+	pgregory.net/rapid v1.3.0
 )
 
 require (

@@ -1,0 +1,170 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/krow/ratelimit"
+)
+
+// A meeting is a request of several at once.
+type meeting struct{ Process, Caller int }
+
+var drawMeeting = rapid.Custom(func(t *rapid.T) meeting {
+	return meeting{rapid.IntRange(0, 1).Draw(t, "process"), rapid.IntRange(0, len(callers)-1).Draw(t, "caller")}
+})
+
+// atOnce makes requests that meet in the database and in batches on the way there, in an order that nobody knows.
+func (c *cluster) atOnce(t *rapid.T) {
+	meetings := rapid.SliceOfN(drawMeeting, 2, 12).Draw(t, "requests")
+	if rapid.Bool().Draw(t, "all alike") {
+		for i := range meetings {
+			meetings[i] = meetings[0]
+		}
+	}
+	for i, s := range c.processes {
+		if s.lost {
+			_ = s.countAnother(t)
+			s.lost = false
+		}
+		// After a reset nobody can tell how many are refused from memory.
+		for b, k := range s.known {
+			if k.least > c.model.counts[span{b, k.number}] {
+				c.start(t, i, s.rules)
+				break
+			}
+		}
+	}
+
+	var settled [2]bool
+	got := make([]ratelimit.Decision, len(meetings))
+	var wg sync.WaitGroup
+	for i, m := range meetings {
+		r := callers[m.Caller].request()
+		wg.Go(func() { got[i] = c.processes[m.Process].limiter.Check(r) })
+	}
+	wg.Wait()
+	for i, d := range got {
+		if d.Err != nil {
+			t.Fatalf("request %d: %v", i, d.Err)
+		}
+	}
+	hits := c.hits(meetings)
+	for i, m := range meetings {
+		if len(hits[i]) > 1 && got[i].Outcome != ratelimit.Allowed && !settled[m.Process] {
+			c.processes[m.Process].settle(t)
+			settled[m.Process] = true
+		}
+	}
+	c.model.settled(t, hits, got)
+	c.learn(t, meetings)
+}
+
+func (c *cluster) hits(meetings []meeting) [][]charged {
+	var all [][]charged
+	for _, m := range meetings {
+		hits := c.processes[m.Process].hits(callers[m.Caller])
+		for i := range hits {
+			hits[i].number, hits[i].left = c.model.window(hits[i].window)
+		}
+		all = append(all, hits)
+	}
+	return all
+}
+
+// settled checks what was decided on requests that met, and counts them.
+//
+// Who comes first is admitted, and nobody knows who did, but it is known how many: where all that meet in a bucket
+// are alike, as many as the tightest limit leaves, and each is told another number of what remains. Where they are
+// not, a request that one bucket refuses may keep another out of a bucket that they share, for the moment until it
+// is given back. Then it is only known that no more are admitted than the limits say, and that all are if there is
+// room for all. Counted are in any case those that are admitted, and those that the store has refused to callers
+// with one policy, to whom nothing is given back.
+func (m *model) settled(t *rapid.T, all [][]charged, got []ratelimit.Decision) {
+	alike := make(map[string][]int) // requests by what they are counted in
+	users := make(map[span]map[string]bool)
+	room := true
+	coming := make(map[span]int)
+	for i, hits := range all {
+		key := ""
+		for _, h := range hits {
+			key += fmt.Sprint(h.span, h.Limit)
+		}
+		alike[key] = append(alike[key], i)
+		for _, h := range hits {
+			if users[h.span] == nil {
+				users[h.span] = make(map[string]bool)
+			}
+			users[h.span][key] = true
+			coming[h.span]++
+		}
+	}
+	for _, hits := range all {
+		for _, h := range hits {
+			room = room && m.counts[h.span]+coming[h.span] <= h.Limit.Requests
+		}
+	}
+	for key, requests := range alike {
+		hits := all[requests[0]]
+		alone, admitted := true, len(requests)
+		for _, h := range hits {
+			alone = alone && len(users[h.span]) == 1
+			admitted = min(admitted, max(0, h.Limit.Requests-m.counts[h.span]))
+		}
+		if !alone && !room {
+			continue
+		}
+		for i, h := range hits {
+			var want, remaining []int
+			for k := range admitted {
+				want = append(want, h.Limit.Requests-m.counts[h.span]-k-1)
+			}
+			for _, r := range requests {
+				if got[r].Outcome == ratelimit.Allowed {
+					remaining = append(remaining, got[r].Results[i].Remaining)
+				}
+			}
+			slices.SortFunc(remaining, func(a, b int) int { return b - a })
+			if alone && !slices.Equal(want, remaining) || len(want) != len(remaining) {
+				t.Logf("of %d requests of %s those were admitted to which %v remain, want %v", len(requests), key, remaining, want)
+				t.Error("too many or too few of the requests at once were admitted")
+			}
+		}
+	}
+	for i, hits := range all {
+		d := got[i]
+		if slices.ContainsFunc(d.Results, func(r ratelimit.Result) bool { return r.Remembered }) {
+			continue
+		}
+		for _, h := range hits {
+			m.counts[h.span] += 0 // there is a row, even if all is given back
+			if d.Outcome == ratelimit.Allowed || len(hits) == 1 {
+				m.counts[h.span]++
+			}
+		}
+		m.admit(t, hits, d)
+	}
+}
+
+// learn notes what the limiters may have learned from requests that met: what is counted now. Of several policies
+// another process may have seen hits that were given back since, which it believes in for half a second.
+func (c *cluster) learn(t *rapid.T, meetings []meeting) {
+	var met [2]bool
+	several := false
+	for i, hits := range c.hits(meetings) {
+		met[meetings[i].Process] = true
+		several = several || len(hits) > 1
+		for _, h := range hits {
+			c.processes[meetings[i].Process].known[h.bucket] = knowledge{number: h.number, least: c.model.counts[h.span], end: time.Now().Add(h.left)}
+		}
+	}
+	if several && met[0] && met[1] {
+		for i, s := range c.processes {
+			c.start(t, i, s.rules)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/krow/ratelimit"
+)
+
+// A caller is who sends a request, and the address under which its peer is to be counted.
+type caller struct {
+	peer, token string
+	addr        string
+}
+
+// callers are few, so that they meet in buckets, and some are one and the same to a policy.
+var callers = []caller{
+	{"203.0.113.7:1", "", "203.0.113.7"},
+	{"203.0.113.7:2", "a", "203.0.113.7"},
+	{"[::ffff:203.0.113.7]:3", "b", "203.0.113.7"},
+	{"[2001:db8::1]:1", "a", "2001:db8::/64"},
+	{"[2001:db8::2]:1", "", "2001:db8::/64"},
+	{"@", "b", ""},
+	{"@", "", ""},
+}
+
+func (c caller) request() *http.Request {
+	if c.token == "" {
+		return request(c.peer)
+	}
+	return request(c.peer, "Authorization", "Bearer "+c.token)
+}
+
+// A rule is a policy and whose requests it is to count together: a kind and a subject, or no subject.
+type rule struct {
+	ratelimit.Policy
+	who func(caller) (kind, subject string)
+}
+
+// drawRules returns a valid configuration.
+func drawRules(t *rapid.T, windows []time.Duration) []rule {
+	keys := map[string]rule{
+		"ip":    {ratelimit.Policy{Key: ratelimit.ClientIP}, func(c caller) (string, string) { return "ip", c.addr }},
+		"token": {ratelimit.Policy{Key: ratelimit.BearerToken}, func(c caller) (string, string) { return "bearer", c.token }},
+		"site":  {ratelimit.Policy{Key: ratelimit.Constant("site")}, func(caller) (string, string) { return "constant", "site" }},
+	}
+	rules := make([]rule, rapid.IntRange(1, 3).Draw(t, "policies"))
+	for i := range rules {
+		key := rapid.SampledFrom([]string{"ip", "token", "site"}).Draw(t, "key")
+		r := keys[key]
+		r.Name = fmt.Sprintf("%s-%d", key, i)
+		r.Limit.Window = rapid.SampledFrom(windows).Draw(t, "window")
+		r.Limit.Requests = rapid.IntRange(0, 8).Draw(t, "limit")
+		r.Optional = i > 0 && rapid.Bool().Draw(t, "optional")
+		r.OnFailure = rapid.SampledFrom([]ratelimit.FailureMode{ratelimit.FailOpen, ratelimit.FailClosed, ratelimit.FailLocal}).Draw(t, "on failure")
+		rules[i] = r
+	}
+	return rules
+}
+
+// withOtherLimits returns the rules as after a change of the configuration: they share the old ones' counts.
+func withOtherLimits(t *rapid.T, rules []rule) []rule {
+	changed := append([]rule(nil), rules...)
+	for i := range changed {
+		changed[i].Limit.Requests = rapid.IntRange(0, 8).Draw(t, "other limit")
+	}
+	return changed
+}
+
+func policies(rules []rule) []ratelimit.Policy {
+	var all []ratelimit.Policy
+	for _, r := range rules {
+		all = append(all, r.Policy)
+	}
+	return all
+}

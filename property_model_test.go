@@ -1,0 +1,278 @@
+package ratelimit_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/krow/ratelimit"
+)
+
+// This file says what limiters must decide, with maps and loops and without a thought for speed. The
+// property tests compare it with what they do decide.
+
+// A bucket is what is counted together. A span is one window of it.
+type (
+	bucket struct {
+		scope, kind, subject string
+		window               time.Duration
+	}
+	span struct {
+		bucket
+		number int64
+	}
+)
+
+// row is the bucket's name in the store, as the design has it.
+func (b bucket) row() string {
+	return fmt.Sprintf("%s:%s:%x", b.scope, b.kind, sha256.Sum256([]byte(b.subject)))
+}
+
+// A model is a store and what has been seen of it.
+type model struct {
+	window func(time.Duration) (number int64, left time.Duration) // by the store's clock
+	local  func(time.Duration) (number int64, left time.Duration) // by the limiters' clock
+	// exact says that time is the test's own. Otherwise nobody can tell from outside when a limiter has forgotten
+	// a refusal: it may refuse from memory what it has any reason to, but need not.
+	exact    bool
+	counts   map[span]int
+	admitted map[span]int // since the last reset, by count
+	limits   map[span]int // the highest under which one was admitted
+}
+
+func (m *model) reset() {
+	m.counts, m.admitted, m.limits = make(map[span]int), make(map[span]int), make(map[span]int)
+}
+
+// An instance is a limiter.
+type instance struct {
+	rules    []rule
+	known    map[bucket]knowledge
+	gaveBack map[bucket]int
+	local    map[span]int
+}
+
+// A knowledge is what a limiter knows of a bucket that it saw without anything left: that the window has counted
+// at least so many, until then.
+type knowledge struct {
+	number     int64
+	least      int
+	until, end time.Time
+}
+
+func newInstance(rules []rule) *instance {
+	return &instance{rules, make(map[bucket]knowledge), make(map[bucket]int), make(map[span]int)}
+}
+
+// An inquiry is a request on its way through a limiter, and what must be decided.
+type inquiry struct {
+	*instance
+	began  time.Time
+	gone   bool // its client has left
+	asks   bool // the store is asked
+	hits   []charged
+	want   ratelimit.Decision
+	counts []int
+}
+
+// A charged is one policy's part of an inquiry.
+type charged struct {
+	rule
+	span
+	left     time.Duration
+	gaveBack int // of the bucket before the store was asked
+}
+
+// hits returns what a caller's request is counted in. A caller without the key is counted as its peer.
+func (p *instance) hits(c caller) []charged {
+	var hits []charged
+	for _, r := range p.rules {
+		kind, subject := r.who(c)
+		switch {
+		case subject != "":
+		case r.Optional:
+			continue
+		case c.addr != "":
+			kind, subject = "peer", c.addr
+		default:
+			kind, subject = "none", "no address"
+		}
+		_, window, _ := strings.Cut(r.Limit.String(), "/")
+		b := bucket{r.Name + "/" + window, kind, subject, r.Limit.Window}
+		hits = append(hits, charged{rule: r, span: span{bucket: b}, gaveBack: p.gaveBack[b]})
+	}
+	return hits
+}
+
+// begin decides from memory, if that refuses. Where time is not exact, got are the results to be explained.
+func (m *model) begin(p *instance, c caller, gone bool, now time.Time, got []ratelimit.Result) *inquiry {
+	q := &inquiry{instance: p, began: now, gone: gone, asks: true, hits: p.hits(c)}
+	q.want.Results = make([]ratelimit.Result, len(q.hits))
+	for i, h := range q.hits {
+		r := &q.want.Results[i]
+		*r = ratelimit.Result{Policy: h.Name, Limit: h.Limit, KeyKind: h.kind}
+		k, ok := p.known[h.bucket]
+		fresh := now.Before(k.until)
+		if !m.exact {
+			fresh = i < len(got) && got[i].Remembered
+		}
+		if ok && fresh && k.least+1 > h.Limit.Requests {
+			r.Outcome, r.Counted, r.Remembered, r.Reset = ratelimit.Refused, true, true, k.end.Sub(now)
+			q.asks = false
+		}
+	}
+	if !q.asks {
+		for i := range q.want.Results {
+			if r := &q.want.Results[i]; !r.Remembered {
+				r.Outcome = ratelimit.Allowed
+			}
+		}
+		q.conclude()
+	}
+	return q
+}
+
+// count counts the request, whatever the limits.
+func (m *model) count(q *inquiry) {
+	for i := range q.hits {
+		h := &q.hits[i]
+		h.number, h.left = m.window(h.window)
+		m.counts[h.span]++
+		q.counts = append(q.counts, m.counts[h.span])
+	}
+}
+
+// answer decides when the store has answered, or failed if err is not nil.
+func (m *model) answer(q *inquiry, now time.Time, err error) {
+	if err != nil {
+		q.fail(m, err)
+		return
+	}
+	for i, h := range q.hits {
+		decide(&q.want.Results[i], h, q.counts[i])
+	}
+	q.conclude()
+	several := len(q.hits) > 1
+	if q.refused() && several {
+		for _, h := range q.hits {
+			m.counts[h.span]--
+			q.gaveBack[h.bucket]++
+			if k, ok := q.known[h.bucket]; ok { // of whatever window: to know too little is no harm
+				k.least--
+				q.known[h.bucket] = k
+			}
+		}
+	}
+	for i, h := range q.hits {
+		if q.counts[i] < h.Limit.Requests {
+			continue
+		}
+		// What was given back while the store was asked may have been in its count.
+		least := q.counts[i] - (q.gaveBack[h.bucket] - h.gaveBack)
+		k, ok := q.known[h.bucket]
+		ok = ok && k.number == h.number
+		if ok && (q.began.Before(k.until) || !m.exact) {
+			k.least = max(k.least, least)
+			q.known[h.bucket] = k
+			continue
+		}
+		memory := 5 * time.Second
+		if several && !ok {
+			memory = time.Second / 2
+		}
+		q.known[h.bucket] = knowledge{h.number, least, q.began.Add(min(memory, h.left)), now.Add(h.left)}
+	}
+}
+
+// fail decides by the failure modes.
+func (q *inquiry) fail(m *model, err error) {
+	q.want.Err = err
+	if q.gone {
+		q.conclude()
+		return
+	}
+	for i := range q.hits {
+		h, r := &q.hits[i], &q.want.Results[i]
+		switch h.OnFailure {
+		case ratelimit.FailOpen:
+			r.Outcome = ratelimit.Allowed
+		case ratelimit.FailClosed:
+			r.Outcome = ratelimit.Unavailable
+		case ratelimit.FailLocal:
+			h.number, h.left = m.local(h.window)
+			q.local[h.span]++
+			decide(r, *h, q.local[h.span])
+			r.Local = true
+		}
+	}
+	q.conclude()
+	for i, h := range q.hits {
+		if q.want.Outcome != ratelimit.Allowed && len(q.hits) > 1 && q.want.Results[i].Local {
+			q.local[h.span]--
+		}
+	}
+}
+
+// decide is one policy's word on a count.
+func decide(r *ratelimit.Result, h charged, count int) {
+	r.Counted, r.Outcome = true, ratelimit.Allowed
+	r.Remaining, r.Reset = max(0, h.Limit.Requests-count), h.left
+	if count > h.Limit.Requests {
+		r.Outcome = ratelimit.Refused
+	}
+}
+
+func (q *inquiry) refused() bool {
+	for _, r := range q.want.Results {
+		if r.Outcome == ratelimit.Refused {
+			return true
+		}
+	}
+	return false
+}
+
+// conclude puts the policies' words together. A client that has left is not served.
+func (q *inquiry) conclude() {
+	d := &q.want
+	d.Outcome = ratelimit.Allowed
+	for _, r := range d.Results {
+		if r.Outcome == ratelimit.Unavailable {
+			d.Outcome, d.RetryAfter = ratelimit.Unavailable, time.Second
+		}
+	}
+	if q.refused() {
+		d.Outcome, d.RetryAfter = ratelimit.Refused, 0
+		for _, r := range d.Results {
+			if r.Outcome == ratelimit.Refused {
+				d.RetryAfter = max(d.RetryAfter, r.Reset)
+			}
+		}
+	}
+	if !q.gone {
+		return
+	}
+	d.Outcome, d.RetryAfter, d.Err = ratelimit.Canceled, 0, context.Canceled
+	for i := range d.Results {
+		if !d.Results[i].Counted {
+			d.Results[i].Outcome = ratelimit.Canceled
+		}
+	}
+}
+
+// admit notes what was decided: whatever has gone before, no limit admits more than it says, by count.
+func (m *model) admit(t *rapid.T, hits []charged, got ratelimit.Decision) {
+	if got.Outcome != ratelimit.Allowed || got.Err != nil {
+		return
+	}
+	for _, h := range hits {
+		m.admitted[h.span]++
+		m.limits[h.span] = max(m.limits[h.span], h.Limit.Requests)
+		if m.admitted[h.span] > m.limits[h.span] {
+			t.Errorf("%d requests were admitted in one window of %v, of %d", m.admitted[h.span], h.bucket, m.limits[h.span])
+		}
+	}
+}
