@@ -61,7 +61,7 @@ func TestPatience(t *testing.T) {
 			if err := p.Err(); err != nil {
 				t.Errorf("Err before the deadline is %v", err)
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			if err := p.Err(); err != context.DeadlineExceeded {
 				t.Errorf("Err at the deadline is %v", err)
 			}
