@@ -247,10 +247,10 @@ func TestSweepSessionKilled(t *testing.T) {
 
 // The table stops growing: what counting and sweeping leave behind is used again. Each round has the
 // same buckets counted in a new window, ten times, swept as when that window is over, and vacuumed,
-// which the test does itself where a database has autovacuum (row 58).
+// which the test does itself where a database has autovacuum (row 58). It runs alone, since Postgres clears
+// away fewer old versions while a long transaction goes on, in whatever database.
 func TestBloatLevelsOff(t *testing.T) {
-	t.Parallel()
-	const rounds, level, buckets, live, perRow = 10, 5, 2_000, 10_000, 10
+	const rounds, level, buckets, live, perRow = 8, 4, 1_000, 10_000, 10
 	url := testdb.New(t)
 	pool := testdb.Pool(t, url)
 	s := newStore(t, pool, store.PostgresConfig{})
@@ -283,4 +283,3 @@ func TestBloatLevelsOff(t *testing.T) {
 		t.Errorf("%.1f %% of the updates were HOT, want 90 or more", 100*share)
 	}
 }
-
