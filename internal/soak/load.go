@@ -44,7 +44,7 @@ var routes = []route{
 	}, true, true},
 	{"pair", []ratelimit.Policy{ // what one of them refuses is given back to both
 		{Name: "pair.key", Limit: ratelimit.PerSecond(5), Key: byKey, OnFailure: ratelimit.FailClosed},
-		{Name: "pair.all", Limit: ratelimit.Limit{Requests: 1000, Window: 5 * time.Second}, Key: byAll, OnFailure: ratelimit.FailClosed},
+		{Name: "pair.all", Limit: ratelimit.Limit{Requests: 500, Window: 5 * time.Second}, Key: byAll, OnFailure: ratelimit.FailClosed},
 	}, true, true},
 	{"open", []ratelimit.Policy{
 		{Name: "open.key", Limit: ratelimit.Limit{Requests: 30, Window: 5 * time.Second}, Key: byKey},
