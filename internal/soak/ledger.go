@@ -82,7 +82,8 @@ func (l *ledger) record(r *route, v *visit, faults *faults) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if v.decision.Err != nil {
-		for at := v.decided.Add(-v.decision.Elapsed).Unix(); at <= v.decided.Unix(); at++ {
+		// What nobody waits for any more may still be counted, a moment later.
+		for at := v.decided.Add(-v.decision.Elapsed).Unix(); at <= v.decided.Add(time.Second).Unix(); at++ {
 			l.troubled[at] = struct{}{}
 		}
 	}
@@ -160,9 +161,9 @@ func (l *ledger) settle(now time.Time, faults *faults) {
 	}
 }
 
-// troubledLocked tells whether the store has failed between two moments, give or take a second.
+// troubledLocked tells whether the store has failed between two moments, in whole seconds.
 func (l *ledger) troubledLocked(from, to time.Time) bool {
-	for at := from.Unix() - 1; at <= to.Unix()+1; at++ {
+	for at := from.Unix(); at < to.Unix(); at++ {
 		if _, ok := l.troubled[at]; ok {
 			return true
 		}

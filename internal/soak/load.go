@@ -139,11 +139,17 @@ func (s *soak) open() error {
 	return nil
 }
 
-// close closes the pools, which waits for the statements in flight.
-func (s *soak) close() {
+// close closes the pools, which waits until all their connections have been given back. It reports false if
+// that does not come.
+func (s *soak) close() bool {
+	var closed atomic.Int64
 	for _, i := range s.instances {
-		i.pool.Close()
+		go func() {
+			i.pool.Close()
+			closed.Add(1)
+		}()
 	}
+	return within(patience, func() bool { return int(closed.Load()) == len(s.instances) })
 }
 
 // load has callers send requests until ctx ends, each at its pace or slower.

@@ -107,7 +107,7 @@ func run(ctx context.Context, o options, out io.Writer) (broken int, err error) 
 
 	s.ledger.settle(time.Now().Add(time.Hour), s.faults) // all windows, whether they have ended or not
 	s.judge(lasted)
-	s.close()
+	s.ledger.check(s.close(), "a pool could not be closed: not all connections were given back")
 	s.ledger.check(s.db.idle(), "connections are left after all pools were closed")
 	if err := joinClose(failed, db); err != nil {
 		return 0, err
