@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	// maxSwept is how many rows one statement deletes: few enough that it is over in milliseconds, and
-	// enough that more would not make a sweep faster. Statements of 5,000 were no faster and made the slow
-	// ones among the hits beside them 1.9 times as slow, where these made them 1.4 times, and these with
-	// the rests of sweepPace 1.1 times (BenchmarkCountingWhileSweeping).
+	// maxSwept is how many rows one statement deletes: few enough that it is over in milliseconds. Three
+	// stores that swept 5,000 at a time made the slow ones among the hits beside them three times as
+	// slow; 1,000 at a time make them 2.3 times, and with the rests of sweepPace 1.7 times as slow,
+	// and still delete more than 100,000 a second together (BenchmarkCountingWhileSweeping).
 	maxSwept = 1_000
 	// sweepPace is how many times as long as its last statement took a sweep that a store began by
 	// itself rests before the next: its share of the database is small, and smaller when that is busy.
