@@ -14,6 +14,9 @@ func (p *Postgres) Texts() (countOne, countMany, giveBack, sweep string) {
 	return p.sql.countOne, p.sql.countMany, p.sql.giveBack, p.sql.sweep
 }
 
+// Pool returns the pool that p uses.
+func (p *Postgres) Pool() DB { return p.db }
+
 // Queued returns the sum of the hits that wait for their statement to begin.
 func (p *Postgres) Queued() int {
 	p.queue.mu.Lock()

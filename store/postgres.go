@@ -93,7 +93,7 @@ type FlushStats struct {
 // at once with the error of the last; then one statement tries it again, and hits wait behind that for a
 // fifth of Timeout at most. A wait for a row lock that lock_timeout ended does not count as a failure.
 //
-// There is nothing to close. A Postgres is safe for concurrent use.
+// A store of [NewPostgres] has nothing to close. A Postgres is safe for concurrent use.
 type Postgres struct {
 	db      DB
 	config  PostgresConfig
@@ -102,6 +102,12 @@ type Postgres struct {
 	queue   queue
 	breaker *breaker
 	log     *logevery.Logger
+
+	own     *pgxpool.Pool // nil if the pool was lent
+	resetAt atomic.Int64  // when own was reset last, as a time.Duration since started
+
+	sweeps    context.Context // that sweeps by the store itself run in
+	endSweeps context.CancelFunc
 
 	started  time.Time
 	sweepAt  atomic.Int64 // when the next sweep is due, as a time.Duration since started
@@ -129,6 +135,7 @@ func NewPostgres(db DB, config PostgresConfig) (*Postgres, error) {
 		log:     logevery.New(config.Logger, time.Second),
 		started: time.Now(),
 	}
+	p.sweeps, p.endSweeps = context.WithCancel(context.Background())
 	p.sql = newStatements(p.table, config.Timeout, config.SynchronousCommit)
 	p.queue.flush, p.queue.lost, p.queue.patience = p.flush, p.notGivenBack, config.Timeout
 	// The first sweep is due at any moment within the interval: processes that live shorter than it

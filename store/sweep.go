@@ -65,8 +65,12 @@ func (p *Postgres) sweep(deleteBatch func() (int64, error)) (int64, error) {
 func (p *Postgres) sweepGently() error {
 	var rest time.Duration
 	_, err := p.sweep(func() (int64, error) {
-		time.Sleep(rest)
-		ctx, cancel := context.WithTimeout(context.Background(), sweepTimeout)
+		select {
+		case <-time.After(rest):
+		case <-p.sweeps.Done():
+			return 0, p.sweeps.Err()
+		}
+		ctx, cancel := context.WithTimeout(p.sweeps, sweepTimeout)
 		defer cancel()
 		began := time.Now()
 		defer func() { rest = sweepPace * time.Since(began) }()
@@ -95,7 +99,7 @@ func (p *Postgres) sweepIfDue() {
 	}
 	go func() {
 		defer p.sweeping.Store(false)
-		if err := recovered(p.sweepGently); err != nil {
+		if err := recovered(p.sweepGently); err != nil && p.sweeps.Err() == nil {
 			_ = recovered(func() error {
 				p.config.Logger.Error("ratelimit: sweep ended early", "error", err)
 				return nil

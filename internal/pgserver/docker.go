@@ -34,6 +34,8 @@ type container struct {
 	pool     *dockertest.Pool
 	resource *dockertest.Resource
 	url      string
+	image    string
+	password string
 }
 
 // startDocker is the docker way. Whatever it fails for passes it over: without a network, say, the
@@ -55,42 +57,64 @@ func startDocker(ctx context.Context) (*Server, error) {
 	removeLeftovers(engineCtx, pool)
 
 	password := newPassword()
+	s, err := runContainer(ctx, pool, image, password, dockertest.RunOptions{
+		Env: []string{"POSTGRES_PASSWORD=" + password},
+		Cmd: []string{"postgres", "-c", maxConnections},
+	})
+	if err != nil {
+		return nil, passOver{err}
+	}
+	return s, nil
+}
+
+// runContainer runs one container and returns when its server answers, at the first port that is free.
+func runContainer(ctx context.Context, pool *dockertest.Pool, image, password string, options dockertest.RunOptions) (*Server, error) {
 	for attempt := 1; ; attempt++ {
-		s, err := runContainer(ctx, pool, image, password)
+		s, err := tryContainer(ctx, pool, image, password, options)
 		if err == nil {
 			return s, nil
 		}
 		if ctx.Err() != nil || attempt == portAttempts || !isPortTaken(err.Error()) {
-			return nil, passOver{fmt.Errorf("a container of image %s: %w", image, err)}
+			return nil, fmt.Errorf("a container of image %s: %w", image, err)
 		}
 	}
 }
 
-// runContainer runs one container and returns when its server answers.
+// replicaScript copies the data of the server at $1 at the first start, and becomes Postgres.
+const replicaScript = `
+data=/tmp/replica
+[ -s $data/PG_VERSION ] || pg_basebackup --pgdata=$data --write-recovery-conf --checkpoint=fast --host="$1" --username=postgres
+exec postgres -D $data -c listen_addresses='*' -c ` + maxConnections
+
+// replica runs a container beside the server's own, which it reaches by its address on Docker's network.
+func (c *container) replica(ctx context.Context) (*Server, error) {
+	return runContainer(ctx, c.pool, c.image, c.password, dockertest.RunOptions{
+		User:       "postgres",
+		Env:        []string{"PGPASSWORD=" + c.password},
+		Entrypoint: []string{"sh", "-c", replicaScript, "sh"},
+		Cmd:        []string{c.resource.Container.NetworkSettings.IPAddress},
+	})
+}
+
+// tryContainer is runContainer on one port.
 //
 // The port is chosen here and not by the engine, which would choose another one at every restart.
-func runContainer(ctx context.Context, pool *dockertest.Pool, image, password string) (*Server, error) {
+func tryContainer(ctx context.Context, pool *dockertest.Pool, image, password string, options dockertest.RunOptions) (*Server, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
 	}
 	host, bind := engineHost(pool.Client.Endpoint())
-	repository, tag := splitImage(image)
-	name := "ratelimit-test-" + strings.ToLower(newPassword())
-	resource, err := pool.RunWithOptions(&dockertest.RunOptions{
-		Name:         name,
-		Repository:   repository,
-		Tag:          tag,
-		Env:          []string{"POSTGRES_PASSWORD=" + password},
-		Cmd:          []string{"postgres", "-c", maxConnections},
-		Labels:       map[string]string{label: "server"},
-		PortBindings: map[docker.Port][]docker.PortBinding{postgresPort: {{HostIP: bind, HostPort: port}}},
-	})
+	options.Repository, options.Tag = splitImage(image)
+	options.Name = "ratelimit-test-" + strings.ToLower(newPassword())
+	options.Labels = map[string]string{label: "server"}
+	options.PortBindings = map[docker.Port][]docker.PortBinding{postgresPort: {{HostIP: bind, HostPort: port}}}
+	resource, err := pool.RunWithOptions(&options)
 	if err != nil {
 		// A container that was made and not started is not returned.
-		return nil, errors.Join(err, pool.RemoveContainerByName(name))
+		return nil, errors.Join(err, pool.RemoveContainerByName(options.Name))
 	}
-	c := &container{pool, resource, superuserURL(net.JoinHostPort(host, port), password)}
+	c := &container{pool, resource, superuserURL(net.JoinHostPort(host, port), password), image, password}
 	c.guard()
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/user"
@@ -63,7 +64,8 @@ func startBinaries(ctx context.Context, pattern string, port func() (string, err
 		return nil, passOver{err}
 	}
 	p := &process{bin: bin}
-	s, err := p.create(ctx, port)
+	password := newPassword()
+	s, err := p.create(ctx, password, port, func() error { return p.initdb(ctx, password) })
 	if err != nil {
 		return nil, passOver{fmt.Errorf("the binaries in %s: %w", bin, err)}
 	}
@@ -71,7 +73,7 @@ func startBinaries(ctx context.Context, pattern string, port func() (string, err
 }
 
 // create makes the data and starts a server on it, at the first of the ports that is free.
-func (p *process) create(ctx context.Context, port func() (string, error)) (_ *Server, err error) {
+func (p *process) create(ctx context.Context, password string, port func() (string, error), makeData func() error) (_ *Server, err error) {
 	if p.dir, err = os.MkdirTemp("", "ratelimit-postgres-"); err != nil {
 		return nil, err
 	}
@@ -83,8 +85,7 @@ func (p *process) create(ctx context.Context, port func() (string, error)) (_ *S
 	if err := p.dropPrivileges(); err != nil {
 		return nil, err
 	}
-	password := newPassword()
-	if err := p.initdb(ctx, password); err != nil {
+	if err := makeData(); err != nil {
 		return nil, err
 	}
 	for attempt := 1; ; attempt++ {
@@ -160,6 +161,25 @@ func (p *process) initdb(ctx context.Context, password string) error {
 		return fmt.Errorf("initdb: %w\n%s", err, bytes.TrimSpace(out))
 	}
 	return os.Remove(pwfile)
+}
+
+// replica copies the data of the server while it runs.
+func (p *process) replica(ctx context.Context) (*Server, error) {
+	u, err := url.Parse(p.url)
+	if err != nil {
+		return nil, err
+	}
+	password, _ := u.User.Password()
+	r := &process{bin: p.bin}
+	return r.create(ctx, password, freePort, func() error {
+		cmd := r.command(ctx, filepath.Join(r.bin, "pg_basebackup"), "--pgdata="+r.data(), "--write-recovery-conf",
+			"--checkpoint=fast", "--no-sync", "--host=127.0.0.1", "--port="+p.port, "--username="+u.User.Username())
+		cmd.Env = append(cmd.Env, "PGPASSWORD="+password)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("pg_basebackup: %w\n%s", err, bytes.TrimSpace(out))
+		}
+		return nil
+	})
 }
 
 func (p *process) data() string    { return filepath.Join(p.dir, "data") }

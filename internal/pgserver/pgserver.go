@@ -80,6 +80,8 @@ type machine interface {
 	restart(ctx context.Context) error
 	stop() error
 	release() error
+	// replica starts a standby that streams from the server.
+	replica(ctx context.Context) (*Server, error)
 }
 
 // Start returns a server that answers, the first of the three ways that is open. If none is, the
@@ -188,6 +190,58 @@ func (s *Server) Restart(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	return s.disturb("restart", func(m machine) error { return m.restart(ctx) })
+}
+
+// Replica starts a server that streams from this one and answers queries that only read. It is stopped by itself.
+// For that, this one is told to let its superuser replicate.
+func (s *Server) Replica(ctx context.Context) (replica *Server, err error) {
+	err = s.disturb("replica", func(m machine) error {
+		if err := letReplicate(ctx, s.url); err != nil {
+			return err
+		}
+		replica, err = m.replica(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	replica.way = s.way
+	return replica, nil
+}
+
+// letReplicate adds a line to the server's pg_hba.conf, in which "all" databases do not include replication.
+func letReplicate(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	var file string
+	if err := conn.QueryRow(ctx, "SELECT current_setting('hba_file')").Scan(&file); err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, fmt.Sprintf(`COPY (SELECT 'host replication all all scram-sha-256') TO PROGRAM 'cat >>"%s"';
+		SELECT pg_reload_conf()`, file), pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+// Promote makes a replica a server of its own that can be written to, and returns when it is.
+func (s *Server) Promote(ctx context.Context) error {
+	return s.disturb("promote", func(machine) error {
+		conn, err := pgx.Connect(ctx, s.url)
+		if err != nil {
+			return err
+		}
+		defer conn.Close(ctx)
+		var promoted bool
+		if err := conn.QueryRow(ctx, "SELECT pg_promote()").Scan(&promoted); err != nil {
+			return err
+		}
+		if !promoted {
+			return errors.New("it is still a replica")
+		}
+		return nil
+	})
 }
 
 // Stop ends a server that was started, also one that is paused or was killed, and removes its data. It

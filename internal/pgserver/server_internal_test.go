@@ -132,6 +132,53 @@ func TestServer(t *testing.T) {
 	}
 }
 
+// A replica has what its server has, can only be read, and can be written to when it is promoted, which it
+// remains after a crash.
+func TestReplica(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short leaves out the tests that start Postgres")
+	}
+	for _, w := range ways(t) {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			s := started(t, w.name, w.try)
+			ask(t, connect(t, s.URL()), "CREATE TABLE kept AS SELECT 'here too' AS what; SELECT ''")
+			r, err := s.Replica(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := r.Stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			conn := connect(t, r.URL())
+			if got := ask(t, conn, "SELECT what || ' ' || current_setting('transaction_read_only') FROM kept"); got != "here too on" {
+				t.Errorf("the replica says %q", got)
+			}
+			if err := s.Kill(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Promote(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := ask(t, connect(t, r.URL()), "INSERT INTO kept VALUES ('mine') RETURNING what"); got != "mine" {
+				t.Errorf("the promoted replica says %q", got)
+			}
+			if err := r.Kill(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Restart(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := ask(t, connect(t, r.URL()), "SELECT what FROM kept WHERE what = 'mine'"); got != "mine" {
+				t.Errorf("the promoted replica says %q after a restart", got)
+			}
+		})
+	}
+}
+
 func TestLocalServerCleansUp(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -1,0 +1,97 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// ownConns is how many connections a pool of a store's own has at most: the two that a store uses, and
+	// as many that a database which hangs keeps pgx from closing.
+	ownConns = 4
+	// ownConnectTimeout is how long connecting to one host may take. Statements do not wait for it: pgx goes
+	// on connecting without them, with the next host too.
+	ownConnectTimeout = 2 * time.Second
+	// resetPause is how long the pool is left alone after it was reset.
+	resetPause = 3 * time.Second
+)
+
+// OpenPostgres is [NewPostgres] with a pool of the store's own, which [Postgres.Close] closes. It has four
+// connections at most, and does not connect until the first hit.
+//
+// The connection string is a URL or a list of key=value pairs, as pgxpool takes it, with the variables of
+// libpq for what it leaves out. Name all hosts of a cluster in it (Postgres manual, "Specifying Multiple
+// Hosts"): unless target_session_attrs asks for more than "any", the store uses the one that can be written to,
+// and goes on counting by itself when that becomes another. It makes connections anew when one has turned out
+// to be broken or read-only, at most every three seconds; with a pool that was lent by [NewPostgres] it
+// never does. Unless connect_timeout says otherwise, a host has two seconds to answer.
+//
+// A fail-over loses the counts that the new primary has not received, which lets as many requests more pass;
+// see [PostgresConfig].SynchronousCommit.
+func OpenPostgres(connString string, config PostgresConfig) (*Postgres, error) {
+	pool, err := pgxpool.ParseConfig(connString)
+	if err != nil {
+		err = fmt.Errorf("ratelimit: OpenPostgres: the connection string: %w", err)
+	}
+	if err := errors.Join(err, config.validate()); err != nil {
+		return nil, err
+	}
+	pool.MaxConns = min(pool.MaxConns, ownConns)
+	if pool.ConnConfig.ConnectTimeout == 0 {
+		pool.ConnConfig.ConnectTimeout = ownConnectTimeout
+	}
+	if pool.ConnConfig.ValidateConnect == nil {
+		pool.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	own, err := pgxpool.NewWithConfig(context.Background(), pool)
+	if err != nil {
+		return nil, fmt.Errorf("ratelimit: OpenPostgres: %w", err)
+	}
+	p, err := NewPostgres(own, config)
+	if err != nil {
+		own.Close()
+		return nil, err
+	}
+	p.own = own
+	return p, nil
+}
+
+// Close closes the pool that [OpenPostgres] has made. It ends a sweep that the store has begun, and waits for a
+// call of Sweep and for the statement in flight: for [PostgresConfig].Timeout at most. Hits fail from then
+// on, with [ratelimit.ErrUnavailable]. A pool that was lent is not closed, and a store that has one has nothing to close. Close may be called again.
+func (p *Postgres) Close() {
+	if p.own != nil {
+		p.endSweeps()
+		p.own.Close()
+	}
+}
+
+// resetAfter makes the pool's connections anew, if it is the store's own and the error says that the others are
+// no better than the one that has just failed.
+func (p *Postgres) resetAfter(err error) {
+	if p.own == nil || !isStale(err) {
+		return
+	}
+	now, last := time.Since(p.started), p.resetAt.Load()
+	if last != 0 && now-time.Duration(last) < resetPause || !p.resetAt.CompareAndSwap(last, int64(now)) {
+		return
+	}
+	p.own.Reset()
+}
+
+// isStale tells whether an error comes from a server that is not the one to ask any more: that is read-only,
+// going down, or gone.
+func isStale(err error) bool {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		class := pg.Code[:min(2, len(pg.Code))]
+		return pg.Code == "25006" || class == "08" || class == "57" && pg.Code != "57014" // query_canceled
+	}
+	// The statement's own deadline has closed its connection and says nothing of the others.
+	return err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
+}
