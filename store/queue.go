@@ -37,6 +37,7 @@ type queue struct {
 
 	mu       sync.Mutex
 	waiting  []*batch // in the order they go; only the last one takes further hits
+	expect   int      // how many rows the batch had that went last
 	flushing bool
 	closed   error // why nothing may wait at the moment, or nil
 }
@@ -45,6 +46,7 @@ type queue struct {
 type batch struct {
 	born    time.Time
 	rows    []row
+	expect  int            // how many rows there may come to be
 	index   map[string]int // bucket to its place in rows, once there are more than fewRows
 	charges []ratelimit.Charge
 	done    chan struct{} // closed when rows and err are final
@@ -151,7 +153,8 @@ func (q *queue) openLocked(hits []ratelimit.Hit) (*batch, error) {
 	if len(q.waiting) >= maxWaiting {
 		return nil, fmt.Errorf("%w: %d statements are waiting for the database already", ratelimit.ErrUnavailable, maxWaiting)
 	}
-	b := &batch{born: time.Now(), done: make(chan struct{})}
+	b := &batch{born: time.Now(), done: make(chan struct{}), expect: q.expect}
+	b.rows = make([]row, 0, b.expect)
 	q.waiting = append(q.waiting, b)
 	return b, nil
 }
@@ -205,7 +208,7 @@ func (b *batch) add(r row) int {
 	if b.index != nil {
 		b.index[r.bucket] = len(b.rows) - 1
 	} else if len(b.rows) > fewRows {
-		b.index = make(map[string]int, 2*len(b.rows))
+		b.index = make(map[string]int, max(b.expect, 2*len(b.rows)))
 		for i := range b.rows {
 			b.index[b.rows[i].bucket] = i
 		}
@@ -246,6 +249,7 @@ func (q *queue) next() *batch {
 // popLocked takes the first of the batches that wait.
 func (q *queue) popLocked() *batch {
 	b := q.waiting[0]
+	q.expect = max(len(b.rows), 1)
 	q.waiting[0] = nil // the array lives on
 	q.waiting = q.waiting[1:]
 	return b
