@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/krow/ratelimit"
 	"github.com/krow/ratelimit/internal/goroutines"
 	"github.com/krow/ratelimit/internal/testdb"
+	"github.com/krow/ratelimit/migrations"
 	"github.com/krow/ratelimit/store"
 )
 
@@ -109,27 +109,147 @@ func TestCloseEndsASweep(t *testing.T) {
 	}
 }
 
-// Mistakes are told together, and the password is in none of them.
+// Close returns soon after the timeout, and leaves nothing, when the server does not answer or keeps a sweep
+// waiting that has no time limit of its own.
+func TestCloseDoesNotWaitForLong(t *testing.T) {
+	t.Parallel()
+	const timeout = time.Second
+	closeInTime := func(t *testing.T, s *store.Postgres) {
+		t.Helper()
+		began := time.Now()
+		closed := make(chan struct{})
+		go func() {
+			s.Close()
+			close(closed)
+		}()
+		receive(t, "Close returns", closed)
+		// pgx alone waits for 15 s.
+		if took := time.Since(began); took > patience/3 {
+			t.Errorf("Close took %v, want about %v", took, timeout)
+		}
+	}
+	t.Run("server that hangs", func(t *testing.T) {
+		t.Parallel()
+		server := testdb.Server(t)
+		if err := migrations.Up(t.Context(), testdb.Pool(t, server.URL())); err != nil {
+			t.Fatal(err)
+		}
+		goroutines.Labelled(t, func() {
+			before := goroutines.Count(t)
+			logger, _ := logged()
+			s := open(t, server.URL(), store.PostgresConfig{Timeout: timeout, Logger: logger})
+			addOne(t, s, hit("a"))
+			if err := server.Pause(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			_, err := s.Add(t.Context(), hits("a"))
+			wantOnly(t, err, ratelimit.ErrTimeout)
+			closeInTime(t, s)
+			eventually(t, "no goroutine is left", func() bool { return goroutines.Count(t) == before })
+		})
+	})
+	t.Run("locked table", func(t *testing.T) {
+		t.Parallel()
+		url := testdb.New(t)
+		admin, locker := testdb.Pool(t, url), connect(t, url)
+		s := open(t, url, store.PostgresConfig{Timeout: timeout})
+		exec(t, locker, "BEGIN")
+		exec(t, locker, "LOCK TABLE rate_limits")
+		swept := make(chan error)
+		go func() {
+			_, err := s.Sweep(context.Background())
+			swept <- err
+		}()
+		awaitBlocked(t, admin, 1)
+		closeInTime(t, s)
+		wantOnly(t, receive(t, "Sweep returns", swept), ratelimit.ErrUnavailable)
+		exec(t, locker, "ROLLBACK")
+	})
+}
+
+// Not even a connection string that asks for connections makes them before the first hit.
+func TestOpenPostgresDoesNotDial(t *testing.T) {
+	t.Parallel()
+	l := listen(t)
+	dialled := make(chan struct{})
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+			dialled <- struct{}{}
+		}
+	}()
+	logger, _ := logged()
+	s := open(t, urlOf(l)+"&pool_min_conns=2&pool_min_idle_conns=2", store.PostgresConfig{Logger: logger})
+	pool := s.Pool().(*pgxpool.Pool)
+	if c := pool.Config(); c.MinConns != 0 || c.MinIdleConns != 0 {
+		t.Errorf("the pool is to have %d connections, and %d idle ones, before they are needed", c.MinConns, c.MinIdleConns)
+	}
+	select {
+	case <-dialled:
+		t.Error("the server was dialled before the first hit")
+	default:
+	}
+	added := make(chan error)
+	go func() {
+		_, err := s.Add(t.Context(), hits("a"))
+		added <- err
+	}()
+	receive(t, "the first hit dials", dialled)
+	wantOnly(t, receive(t, "Add returns", added), ratelimit.ErrUnavailable)
+	if n := pool.Stat().NewConnsCount(); n != 1 {
+		t.Errorf("%d connections were tried for one hit", n)
+	}
+}
+
+// What the connection string leaves out comes from the variables of libpq.
+func TestOpenPostgresFromTheEnvironment(t *testing.T) {
+	conn := testdb.Pool(t, testdb.New(t)).Config().ConnConfig
+	for name, value := range map[string]string{
+		"PGHOST": conn.Host, "PGPORT": fmt.Sprint(conn.Port), "PGUSER": conn.User,
+		"PGPASSWORD": conn.Password, "PGDATABASE": conn.Database,
+	} {
+		t.Setenv(name, value)
+	}
+	if total := addOne(t, open(t, "", store.PostgresConfig{}), hit("a")); total != 1 {
+		t.Errorf("total is %d, want 1", total)
+	}
+}
+
+// Mistakes are told together, with what is wrong, and the password is in none of them.
 func TestOpenPostgresRefuses(t *testing.T) {
 	t.Parallel()
-	for _, connString := range []string{
-		"postgres://me:hunter2@host:port/db",
-		"postgres://me:hunter2@ho st/db",
-		"postgres://me:hunter2@host/db?sslmode=maybe",
-		"postgres://me:hunter2@host/db?connect_timeout=soon",
-		"postgres://me:hunter2%zz@host/db",
-		"host=h password=hunter2 sslmode=maybe",
-		"host=h password='hunter2",
-		"host=h password=hunter2 pool_max_conns=none",
-		"hunter2",
+	for connString, why := range map[string]string{
+		"postgres://me:hunter2@host:port/db":                   "invalid port",
+		"postgres://me:hunter2@ho st/db":                       "spaces",
+		"postgres://me:hun/hunter2 x@host/db":                  "spaces",
+		"postgres://me:hunter2@host/db?sslmode=maybe":          "sslmode",
+		"postgres://me:hunter2@host/db?connect_timeout=soon":   "connect_timeout",
+		"postgres://me:hunter2@host/db?target_session_attrs=x": "target_session_attrs",
+		"postgres://me@host/db?sslmode=maybe&password=hunter2": "sslmode",
+		"postgres://me:hunter2%zz@host/db":                     "percent-encoded",
+		"postgres://me:hunter2/x@host/db":                      "invalid port",
+		"postgres://me:x@hunter2@host:port/db":                 "invalid port",
+		"host=h password=hunter2 sslmode=maybe":                "sslmode",
+		"host=h password = hunter2 sslmode=maybe":              "sslmode",
+		`host=h password='it\'s hunter2' sslmode=maybe`:        "sslmode",
+		`host=h password=a\ hunter2 sslmode=maybe`:             "sslmode",
+		"host=h password='x`: hunter2' sslmode=maybe":          "sslmode",
+		"host=h password='hunter2":                             "keyword/value",
+		"host=h password=x hunter2":                            "keyword/value",
+		"host=h password=hunter2 pool_max_conns=none":          "pool_max_conns",
+		"hunter2": "keyword/value",
 	} {
 		_, err := store.OpenPostgres(connString, store.PostgresConfig{Timeout: time.Millisecond})
-		if err == nil || !strings.Contains(err.Error(), "ratelimit: OpenPostgres: the connection string: ") ||
-			!strings.Contains(err.Error(), "PostgresConfig.Timeout is 1ms") {
-			t.Errorf("%q: error is %v, want both mistakes", connString, err)
-			continue
+		for _, words := range []string{"ratelimit: OpenPostgres: the connection string: ", why, "PostgresConfig.Timeout is 1ms"} {
+			if text := fmt.Sprint(err); !strings.Contains(text, words) {
+				t.Errorf("%q: error is %q, want it to say %q", connString, text, words)
+			}
 		}
-		if strings.Contains(err.Error(), "hunter2") && connString != "hunter2" {
+		if strings.Contains(fmt.Sprint(err), "hunter2") {
 			t.Errorf("the error tells the password: %v", err)
 		}
 	}
@@ -197,15 +317,34 @@ func inSession(t *testing.T, s *store.Postgres, sql string) {
 	}
 }
 
+// Whatever goes wrong, the pool is made anew once in three seconds: a session that becomes read-only soon after
+// the one before it is kept until they are over.
+func TestResetsAreApart(t *testing.T) {
+	t.Parallel()
+	const pause = 3 * time.Second
+	logger, _ := logged()
+	s := open(t, testdb.New(t), store.PostgresConfig{ManualSweep: true, Logger: logger})
+	addOne(t, s, hit("a"))
+	began := time.Now()
+	for range 2 {
+		inSession(t, s, "SET default_transaction_read_only = on")
+		_, err := s.Add(t.Context(), hits("a"))
+		wantOnly(t, err, ratelimit.ErrReadOnly)
+	}
+	eventually(t, "hits are counted again", func() bool {
+		_, err := s.Add(t.Context(), hits("a"))
+		return err == nil
+	})
+	if took := time.Since(began); took < pause {
+		t.Errorf("the pool was made anew twice within %v, want %v between", took, pause)
+	}
+}
+
 // A host that swallows connections holds up the others for as long as connecting may take, and no hit for
 // longer than its timeout.
 func TestHostThatHangs(t *testing.T) {
 	t.Parallel()
-	hole, err := net.Listen("tcp", "127.0.0.1:0") // it accepts and says nothing
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { hole.Close() })
+	hole := listen(t) // it accepts and says nothing
 	u, err := url.Parse(testdb.New(t))
 	if err != nil {
 		t.Fatal(err)

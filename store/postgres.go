@@ -105,6 +105,7 @@ type Postgres struct {
 
 	own     *pgxpool.Pool // nil if the pool was lent
 	resetAt atomic.Int64  // when own was reset last, as a time.Duration since started
+	sever   func()        // ends the connections of own at once
 
 	sweeps    context.Context // that sweeps by the store itself run in
 	endSweeps context.CancelFunc

@@ -250,7 +250,8 @@ func (p *Postgres) describe(err error, doing string) error {
 		advice = ": grant USAGE on the schema, and SELECT, INSERT, UPDATE and DELETE on the table"
 	case hasCode(err, "26000", "42P05"): // invalid_sql_statement_name, duplicate_prepared_statement
 		advice = ": behind this pooler, set PostgresConfig.QueryExecMode to pgx.QueryExecModeExec"
-	case hasCode(err, "25006"), errors.Is(err, pgconn.ErrReadOnlyConnection): // read_only_sql_transaction
+	case hasCode(err, "25006"), // read_only_sql_transaction
+		errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
 		kind = ratelimit.ErrReadOnly
 	case hasCode(err, "55P03", "57014"), // lock_not_available, query_canceled
 		errors.Is(err, context.DeadlineExceeded):

@@ -1,0 +1,48 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+)
+
+// A store that is closed ends the connections that it has, and those that are being made: a host that does
+// not even refuse them would be waited for.
+func TestDialUntilSevered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		severed, sever := context.WithCancel(context.Background())
+		made, _ := net.Pipe()
+		conn, err := dialUntil(severed, func(context.Context, string, string) (net.Conn, error) {
+			return made, nil
+		})(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 2)
+		go func() {
+			_, err := conn.Read(make([]byte, 1))
+			ended <- err
+		}()
+		go func() {
+			_, err := dialUntil(severed, func(ctx context.Context, _, _ string) (net.Conn, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})(context.Background(), "", "")
+			ended <- err
+		}()
+		synctest.Wait()
+		if len(ended) != 0 {
+			t.Fatalf("ended too early: %v", <-ended)
+		}
+		sever()
+		for range 2 { // or synctest reports a deadlock
+			if err := <-ended; !errors.Is(err, context.Canceled) && !errors.Is(err, io.ErrClosedPipe) {
+				t.Errorf("error is %v", err)
+			}
+		}
+	})
+}
