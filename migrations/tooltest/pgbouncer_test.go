@@ -2,6 +2,7 @@ package tooltest_test
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -81,6 +82,52 @@ func TestStoreThroughPgBouncer(t *testing.T) {
 				}}
 			})
 		})
+	}
+}
+
+// A store with a pool of its own sees through a PgBouncer that the database can only be read, and counts again
+// when it can be written to.
+func TestOpenPostgresThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	url := testdb.New(t)
+	direct := testdb.Pool(t, url)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := direct.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	database := pgx.Identifier{direct.Config().ConnConfig.Database}.Sanitize()
+	// Sessions that PgBouncer makes from now on are read-only.
+	exec("ALTER DATABASE " + database + " SET default_transaction_read_only = on")
+	s, err := store.OpenPostgres(pgBouncer(t, url), store.PostgresConfig{
+		QueryExecMode: pgx.QueryExecModeExec, Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	hits := []ratelimit.Hit{{Bucket: "a", Window: ratelimit.MaxWindow, N: 1}}
+	if _, err := s.Add(t.Context(), hits); !errors.Is(err, ratelimit.ErrReadOnly) {
+		t.Errorf("error is %v, want %v", err, ratelimit.ErrReadOnly)
+	}
+	exec("SET default_transaction_read_only = off; ALTER DATABASE " + database + " RESET default_transaction_read_only")
+	exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+	deadline := time.Now().Add(30 * time.Second)
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		counts, err := s.Add(t.Context(), hits)
+		if err == nil {
+			if counts[0].Total != 1 {
+				t.Errorf("total is %d, want 1", counts[0].Total)
+			}
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still not counted: %v", err)
+		}
+		<-ticker.C
 	}
 }
 
