@@ -51,9 +51,10 @@ type PostgresConfig struct {
 	// it is. Defaults to the pool's own mode.
 	QueryExecMode pgx.QueryExecMode
 
-	// SynchronousCommit makes each statement wait until its counts are on disk, if the database is
-	// set up so. Without it a crash of the database may lose the counts of the last moments, and
-	// a decision does not wait for a disk. See "Asynchronous Commit" in the Postgres manual.
+	// SynchronousCommit makes each statement wait until its counts are on disk, and with its synchronous
+	// replicas, if the database is set up so. Without it a crash of the database or a fail-over may lose
+	// the counts of the last moments, and a decision waits for neither a disk nor a replica. See
+	// "Asynchronous Commit" in the Postgres manual.
 	SynchronousCommit bool
 
 	// SweepInterval is how often, about, a store that counts deletes expired rows by itself.

@@ -192,8 +192,8 @@ func (s *Server) Restart(ctx context.Context) error {
 	return s.disturb("restart", func(m machine) error { return m.restart(ctx) })
 }
 
-// Replica starts a server that streams from this one and answers queries that only read. It is stopped by itself.
-// For that, this one is told to let its superuser replicate.
+// Replica starts a server that streams from this one and answers queries that only read. This one is told to
+// let its superuser replicate for that, and does not stop the replica when it is stopped.
 func (s *Server) Replica(ctx context.Context) (replica *Server, err error) {
 	err = s.disturb("replica", func(m machine) error {
 		if err := letReplicate(ctx, s.url); err != nil {
