@@ -98,8 +98,8 @@ func (b *faultBed) verify(t *testing.T, f fault) {
 			t.Errorf("%s: %d hits are stored, want the %d that were acknowledged and at most %d more", r.name, stored, r.acknowledged, r.failed)
 		}
 		n := one[int](t, conn, "SELECT count(*)::int FROM pg_stat_activity WHERE application_name = $1 AND datname = current_database()", r.name)
-		if n -= len(r.applications); n > 2 && !f.hangs {
-			t.Errorf("%s: the server has %d connections of the limiter, want 2 at most", r.name, n)
+		if n -= len(r.applications); n > mostConns && !f.hangs {
+			t.Errorf("%s: the server has %d connections of the limiter, want %d at most", r.name, n, mostConns)
 		}
 	}
 }

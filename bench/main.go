@@ -1,0 +1,96 @@
+// Command bench compares this limiter with its peers, on the same workloads and servers and in turn.
+//
+//	go run .            # a table of medians
+//	go run . -quick     # the same within 50 seconds, less steady
+//	go run . -json      # an object a line, and the ratios
+//	go run . -curves charts    # how cost grows, as charts and the figures they are drawn from
+//
+// It starts a Postgres and a redis-server on this machine unless it is told of others.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+)
+
+func main() {
+	quick := flag.Bool("quick", false, "finish within 50 seconds")
+	asJSON := flag.Bool("json", false, "print one JSON object a line")
+	rounds := flag.Int("rounds", 9, "how often each system is measured; medians are printed")
+	slice := flag.Duration("slice", time.Second, "how long each time")
+	callers := flag.Int("callers", 64, "how many callers ask at once, but for single")
+	keys := flag.Int("keys", 10_000, "how many keys the spread workload has")
+	only := flag.String("only", "", "names of the workloads to run, separated by commas; all by default")
+	postgres := flag.String("postgres", "", "URL of a Postgres to use, in schemas that are made and dropped; starts one by default")
+	redis := flag.String("redis", "", "URL of a Redis to use, whose keys are left to expire; starts one by default")
+	curves := flag.String("curves", "", "measure how cost grows, and write charts and figures to this directory")
+	flag.Parse()
+	if instance() {
+		return
+	}
+	if *quick {
+		*rounds, *slice = 3, 150*time.Millisecond
+	}
+	loads, err := choose(workloads(*callers, *keys), *only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if *curves != "" {
+		err = grow(ctx, *postgres, *redis, *curves)
+	} else {
+		err = compare(ctx, *postgres, *redis, loads, *rounds, *slice, *asJSON)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func compare(ctx context.Context, postgres, redis string, loads []workload, rounds int, slice time.Duration, asJSON bool) error {
+	env, stop, err := start(ctx, postgres, redis)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	var all []*run
+	for i := range loads {
+		fmt.Fprintf(os.Stderr, "%s (%s), %d of %d\n", loads[i].name, loads[i].level, i+1, len(loads))
+		runs, err := loads[i].measure(ctx, env, rounds, slice)
+		if err != nil {
+			return fmt.Errorf("%s: %w", loads[i].name, err)
+		}
+		all = append(all, runs...)
+	}
+	if asJSON {
+		return writeJSON(os.Stdout, all)
+	}
+	return writeTable(os.Stdout, all)
+}
+
+// choose returns the workloads that have one of the names, or all of them if there is none.
+func choose(loads []workload, names string) ([]workload, error) {
+	if names == "" {
+		return loads, nil
+	}
+	var chosen []workload
+	for name := range strings.SplitSeq(names, ",") {
+		before := len(chosen)
+		for _, w := range loads {
+			if w.name == name {
+				chosen = append(chosen, w)
+			}
+		}
+		if len(chosen) == before {
+			return nil, fmt.Errorf("there is no workload %q", name)
+		}
+	}
+	return chosen, nil
+}
