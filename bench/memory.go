@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/http/httptest"
 
@@ -14,7 +15,10 @@ import (
 
 // openHTTPRate has no call that decides without writing headers: its level of the store includes them.
 func openHTTPRate(_ *environment, quota quota) (*subject, error) {
-	l := httprate.NewRateLimiter(quota.requests, window, httprate.WithKeyByIP())
+	l := httprate.NewRateLimiter(quota.requests, window, httprate.WithKeyFuncs(func(r *http.Request) (string, error) {
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		return httprate.CanonicalizeIP(host), err
+	}))
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	return &subject{
 		decide: func(ctx context.Context, key int) (bool, error) {
