@@ -4,6 +4,7 @@
 //	go run . -quick     # the same within 50 seconds, less steady
 //	go run . -json      # an object a line, and the ratios
 //	go run . -curves charts    # how cost grows, as charts and the figures they are drawn from
+//	go run . -capacity         # what decisions cost Postgres
 //
 // It starts a Postgres and a redis-server on this machine unless it is told of others.
 package main
@@ -29,6 +30,7 @@ func main() {
 	postgres := flag.String("postgres", "", "URL of a Postgres to use, in schemas that are made and dropped; starts one by default")
 	redis := flag.String("redis", "", "URL of a Redis to use, whose keys are left to expire; starts one by default")
 	curves := flag.String("curves", "", "measure how cost grows, and write charts and figures to this directory")
+	cost := flag.Bool("capacity", false, "print what decisions cost Postgres: statements, connections, write-ahead log, room")
 	flag.Parse()
 	if instance() {
 		return
@@ -43,9 +45,12 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if *curves != "" {
+	switch {
+	case *curves != "":
 		err = grow(ctx, *postgres, *redis, *curves)
-	} else {
+	case *cost:
+		err = capacity(ctx, *postgres, *redis, *callers, 10**slice)
+	default:
 		err = compare(ctx, *postgres, *redis, loads, *rounds, *slice, *asJSON)
 	}
 	if err != nil {
