@@ -128,11 +128,12 @@ func TestSweepUnderLoad(t *testing.T) {
 	if len(revived) == 0 || sum+int64(len(revived)) != expired {
 		t.Errorf("%d rows were deleted, %d by each, and %d brought back, want %d together and some of both", sum, deleted, len(revived), expired)
 	}
-	// Looked at before anything else reads the table. Each session has reported when it is over.
-	s := statistics[[]int64](t, url, `SELECT ARRAY[deadlocks, xact_rollback, seq_scan] FROM pg_stat_database, pg_stat_user_tables
+	// Looked at before anything else reads the table. Each session has reported when it is over. Transactions
+	// that were rolled back are not counted: an autovacuum that makes way is one.
+	s := statistics[[]int64](t, url, `SELECT ARRAY[deadlocks, seq_scan] FROM pg_stat_database, pg_stat_user_tables
 		WHERE datname = current_database() AND relname = 'rate_limits'`, append(pools, admin)...)
-	if diff := cmp.Diff([]int64{0, 0, 0}, s); diff != "" {
-		t.Errorf("deadlocks, transactions rolled back, sequential scans (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]int64{0, 0}, s); diff != "" {
+		t.Errorf("deadlocks and sequential scans (-want +got):\n%s", diff)
 	}
 
 	db := connect(t, url)
