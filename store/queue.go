@@ -26,7 +26,8 @@ const (
 // so no bucket is ever in two statements of one store, and a hot row has as many waiters as there
 // are processes. A second batch in flight was measured and gained nothing.
 //
-// The goroutine that flushes exists only while there is something to flush.
+// The goroutine that flushes exists only while there is something to flush, and a lone caller that cannot
+// leave needs none.
 type queue struct {
 	// flush counts a batch. It fills in the results of its rows.
 	flush func(*batch) error
