@@ -148,9 +148,9 @@ func (b *faultBed) round(t *testing.T) [][]answer {
 	return answers
 }
 
-// mostConns is how many connections a limiter may have: the two that it uses, and one that pgx went on making
+// mostConns is how many connections a limiter may have: the three that it uses, and one that pgx went on making
 // for a statement that a busy machine let run into its deadline.
-const mostConns = 3
+const mostConns = 4
 
 // load sends a load, and judges what has become of it and of the process.
 func (b *faultBed) load(t *testing.T, f fault) {

@@ -24,8 +24,8 @@ type Store interface {
 	Add(ctx context.Context, hits []Hit) ([]Count, error)
 
 	// GiveBack takes earlier hits off the windows they were charged to. A window that is gone is
-	// left alone, and no count falls below zero. GiveBack does not wait for the store: the charges
-	// are taken off before any later hit on the same Store value is counted, or lost if
+	// left alone, and no count falls below zero. GiveBack does not wait for the store: each charge is
+	// taken off before any later hit on its bucket through the same Store value is counted, or lost if
 	// the store fails. It does not keep the slice.
 	GiveBack(charges []Charge)
 }

@@ -378,7 +378,7 @@ func TestQueueIsBounded(t *testing.T) {
 
 	release()
 	receive(t, "the first caller is answered", done)
-	addOne(t, s, hit("c"))
+	eventually(t, "the store is idle", func() bool { return !s.Flushing() })
 	if got := count(t, observer, "b"); got != store.MaxWaiting+1 {
 		t.Errorf("count is %d, want %d", got, store.MaxWaiting+1)
 	}

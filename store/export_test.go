@@ -34,11 +34,14 @@ func (p *Postgres) Queued() int {
 func (p *Postgres) Flushing() bool {
 	p.queue.mu.Lock()
 	defer p.queue.mu.Unlock()
-	return p.queue.flushing
+	return p.queue.flushers > 0
 }
 
 // DueSweep makes the next sweep due now, whatever the interval.
 func (p *Postgres) DueSweep() { p.sweepAt.Store(0) }
+
+// MinShare is how many buckets a statement has at least that goes beside another.
+const MinShare = minShare
 
 // MaxWaiting is how many statements may wait for the database.
 const MaxWaiting = maxWaiting

@@ -74,12 +74,11 @@ func TestGiveBackToNothingElse(t *testing.T) {
 	}
 }
 
-// What is given back is off before anything that the same store counts later, also when a statement
-// is in flight, and it is not counted twice when several give back at once.
+// What is given back is off before later hits on the bucket are counted, also when statements are in
+// flight, and it is not counted twice when several give back at once.
 func TestGiveBackComesFirst(t *testing.T) {
 	t.Parallel()
 	url := testdb.New(t)
-	observer := testdb.Pool(t, url)
 	r := newRecorder()
 	s := newStore(t, testdb.Pool(t, url, r.trace), store.PostgresConfig{})
 	const n = 100
@@ -90,7 +89,7 @@ func TestGiveBackComesFirst(t *testing.T) {
 	release := lock(t, url, "busy")
 	var wg sync.WaitGroup
 	wg.Go(func() { addOne(t, s, hit("busy")) })
-	awaitBlocked(t, observer, 1)
+	awaitBlocked(t, testdb.Pool(t, url), 1)
 	r.texts = nil
 	together(n, func(i int) { s.GiveBack(charges[i : i+1]) }) // it does not wait
 	wg.Go(func() {
@@ -103,6 +102,36 @@ func TestGiveBackComesFirst(t *testing.T) {
 	wg.Wait()
 	if diff := cmp.Diff([]int{1, 1}, []int{r.sent("UPDATE"), r.sent("INSERT")}); diff != "" {
 		t.Errorf("statements that gave back and that counted (-want +got):\n%s", diff)
+	}
+}
+
+// Hits on a bucket wait for what is being given back to it, however many they are with. Others need not.
+func TestGiveBackInFlight(t *testing.T) {
+	t.Parallel()
+	url := testdb.New(t)
+	observer := testdb.Pool(t, url)
+	s := newStore(t, testdb.Pool(t, url), store.PostgresConfig{})
+	c := chargeOne(t, s, "a")
+	eventually(t, "the store is idle", func() bool { return !s.Flushing() })
+	release := lock(t, url, "a")
+	s.GiveBack([]ratelimit.Charge{c})
+	awaitBlocked(t, observer, 1)
+	if _, err := s.Add(t.Context(), many("other", store.MinShare)); err != nil {
+		t.Fatal(err)
+	}
+	totals := make(chan int64, 1)
+	go func() {
+		counts, err := s.Add(t.Context(), append(hits("a"), many("more", store.MinShare)...))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		totals <- counts[0].Total
+	}()
+	eventually(t, "the hits are queued", func() bool { return s.Queued() == 1+store.MinShare })
+	release()
+	if got := receive(t, "the hit is counted", totals); got != 1 {
+		t.Errorf("total is %d after the other hit was given back, want 1", got)
 	}
 }
 

@@ -37,6 +37,15 @@ func hits(buckets ...string) []ratelimit.Hit {
 	return hs
 }
 
+// many returns hits on n buckets that begin alike.
+func many(prefix string, n int) []ratelimit.Hit {
+	hs := make([]ratelimit.Hit, n)
+	for i := range hs {
+		hs[i] = hit(fmt.Sprint(prefix, " ", i))
+	}
+	return hs
+}
+
 // newStore returns a store. Unless the test says otherwise its statements get much more time than by
 // default, for the machines that run tests are busy, and it does not sweep.
 func newStore(t *testing.T, db store.DB, config store.PostgresConfig) *store.Postgres {

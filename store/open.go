@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// ownConns is how many connections a pool of a store's own has at most: the two that a store uses, and
-	// as many that a database which hangs keeps pgx from closing.
-	ownConns = 4
+	// ownConns is how many connections a pool of a store's own has at most: the three that a store uses, and
+	// two that a database which hangs keeps pgx from closing.
+	ownConns = 5
 	// ownConnectTimeout is how long connecting to one host may take. Statements do not wait for it: pgx goes
 	// on connecting without them, with the next host too.
 	ownConnectTimeout = 2 * time.Second
@@ -23,7 +23,7 @@ const (
 	resetPause = 3 * time.Second
 )
 
-// OpenPostgres is [NewPostgres] with a pool of the store's own, which [Postgres.Close] closes. It has four
+// OpenPostgres is [NewPostgres] with a pool of the store's own, which [Postgres.Close] closes. It has five
 // connections at most, and does not connect until the first hit.
 //
 // The connection string is a URL or a list of key=value pairs, as pgxpool takes it, with the variables of

@@ -64,8 +64,8 @@ type PostgresConfig struct {
 	// ManualSweep leaves the deleting of expired rows to calls of [Postgres.Sweep].
 	ManualSweep bool
 
-	// OnFlush, if set, is called after each counting statement. It must be quick, as hits wait for it,
-	// must not use the store, and must not end its goroutine, as testing.T.FailNow does.
+	// OnFlush, if set, is called after each counting statement, also by two at once. It must be quick, as hits
+	// wait for it, must not use the store, and must not end its goroutine, as testing.T.FailNow does.
 	OnFlush func(FlushStats)
 
 	// OnSweep, if set, is called after each sweep, automatic or not.
@@ -87,8 +87,8 @@ type FlushStats struct {
 
 // Postgres counts in a table of a Postgres database, 14 or later: one row for each bucket and window.
 // Hits that arrive while a statement is in flight share the next one, so that a store has at most
-// one counting statement in flight, and one that sweeps. It uses two connections of the pool at
-// most, whatever the load, and none while it is idle.
+// two counting statements in flight, never on the same bucket, and one that sweeps. It uses three connections of
+// the pool at most, whatever the load, and none while it is idle.
 //
 // When three statements in a row have failed, the database is left alone for a second, in which hits fail
 // at once with the error of the last; then one statement tries it again, and hits wait behind that for a
@@ -281,7 +281,7 @@ func (p *Postgres) flush(b *batch) error {
 	err := p.breaker.run(func(leftAlone error) error {
 		sent = true
 		if leftAlone != nil {
-			defer p.queue.closeAfter(p.config.Timeout/5, leftAlone)()
+			defer p.queue.try(p.config.Timeout/5, leftAlone)()
 		}
 		return p.send(b)
 	})

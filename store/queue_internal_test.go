@@ -18,7 +18,7 @@ func BenchmarkBatch(b *testing.B) {
 			for i := range hits {
 				hits[i] = ratelimit.Hit{Bucket: fmt.Sprintf("bench/1h:ip:%064x", i%buckets), Window: time.Hour, N: 1}
 			}
-			q := queue{flushing: true} // so that nothing is sent
+			q := queue{trying: true} // so that nothing is sent
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {

@@ -21,8 +21,8 @@ import (
 const (
 	instances = 3
 	callers   = 24 // of all instances together
-	// mostConnections is what an instance needs: two for each of its two stores.
-	mostConnections = 4
+	// mostConnections is what an instance needs: three for each of its two stores.
+	mostConnections = 6
 	coldKeys        = 200
 	sweepInterval   = 2 * time.Second
 )

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/krow/ratelimit"
+)
+
+// A batch is what goes to the database together.
+type batch struct {
+	born    time.Time
+	rows    []row
+	calls   int            // how many callers wait for it
+	expect  int            // how many rows there may come to be
+	index   map[string]int // bucket to its place in rows, once there are more than fewRows
+	charges []ratelimit.Charge
+	behind  *batch        // the batch in flight that it is known to meet
+	done    chan struct{} // closed when rows and err are final
+	err     error
+}
+
+// fewRows is how many rows are searched one by one: faster than a map, and a lone caller needs none.
+const fewRows = 8
+
+// A row is one bucket of a batch: what all its hits add, and the answer.
+type row struct {
+	bucket string
+	window time.Duration
+	n      int64
+	// count is the answer for the last of the hits. Its Total is zero until the database has
+	// returned the row.
+	count ratelimit.Count
+}
+
+// A place is where a hit stands in its batch.
+type place struct {
+	row int
+	sum int64 // the hit and all before it in its row
+}
+
+// wait returns when the batch has been flushed, or an error when ctx ends before.
+func (b *batch) wait(ctx context.Context) error {
+	select {
+	case <-b.done:
+		return nil
+	case <-ctx.Done():
+	}
+	select {
+	case <-b.done: // both at once: what is known counts
+		return nil
+	default:
+		return fmt.Errorf("ratelimit: waiting for a count: %w", ctx.Err())
+	}
+}
+
+// takes tells whether the hits fit in so many rows. Windows of two lengths in one bucket break the rules of
+// ratelimit.Store; they go in separate statements, so that whoever does so fails nobody else.
+func (b *batch) takes(hits []ratelimit.Hit, share int) bool {
+	added := 0
+	for _, hit := range hits {
+		i := b.find(hit.Bucket)
+		if i < 0 {
+			added++
+			continue
+		}
+		if r := &b.rows[i]; r.window != hit.Window || r.n+int64(hit.N) > ratelimit.MaxRequests {
+			return false
+		}
+	}
+	return len(b.charges) < maxRows && (added == 0 || len(b.rows) == 0 || len(b.rows)+added <= share)
+}
+
+// find returns the place of a bucket in the rows, or -1.
+func (b *batch) find(bucket string) int {
+	if b.index != nil {
+		if i, ok := b.index[bucket]; ok {
+			return i
+		}
+		return -1
+	}
+	for i := range b.rows {
+		if b.rows[i].bucket == bucket {
+			return i
+		}
+	}
+	return -1
+}
+
+// add appends a row and returns its place.
+func (b *batch) add(r row) int {
+	b.rows = append(b.rows, r)
+	if b.index != nil {
+		b.index[r.bucket] = len(b.rows) - 1
+	} else if len(b.rows) > fewRows {
+		b.index = make(map[string]int, max(b.expect, 2*len(b.rows)))
+		for i := range b.rows {
+			b.index[b.rows[i].bucket] = i
+		}
+	}
+	return len(b.rows) - 1
+}
+
+// meets tells whether the two must not be in flight at once. Only giving back to one bucket twice does no harm.
+func (b *batch) meets(other *batch) bool {
+	return slices.ContainsFunc(b.rows, func(r row) bool { return other.find(r.bucket) >= 0 }) ||
+		slices.ContainsFunc(b.charges, func(c ratelimit.Charge) bool { return other.find(c.Bucket) >= 0 }) ||
+		slices.ContainsFunc(other.charges, func(c ratelimit.Charge) bool { return b.find(c.Bucket) >= 0 })
+}
