@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log"
 	"net/http"
@@ -139,4 +140,16 @@ func ExampleFromContext() {
 		}
 	}
 	http.HandleFunc("/", handler)
+}
+
+// Limits come from a configuration file as they would be said.
+func ExampleParseLimit() {
+	var limits map[string]ratelimit.Limit
+	err := json.Unmarshal([]byte(`{"register": "5 per hour", "call": "100/1m", "login": "10/fortnight"}`), &limits)
+	fmt.Println(err)
+	limit, err := ratelimit.ParseLimit("1000 per 15 minutes")
+	fmt.Println(limit, err)
+	// Output:
+	// ratelimit: limit "10/fortnight": "fortnight" is no window, want one such as "1m", "hour" or "15 minutes"
+	// 1000/15m <nil>
 }

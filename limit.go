@@ -2,6 +2,8 @@ package ratelimit
 
 import (
 	"fmt"
+	"math"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -47,6 +49,81 @@ func PerDay(n int) Limit { return Limit{n, 24 * time.Hour} }
 
 // String returns the limit as requests per window, such as "5/1m" or "100/1h30m".
 func (l Limit) String() string { return fmt.Sprintf("%d/%s", l.Requests, windowText(l.Window)) }
+
+// ParseLimit returns the limit that a text from a configuration says: a number of requests, "/" or "per", and a
+// window. That is a duration as Go writes it, or a unit with or without a number before it: s, sec,
+// second, m, min, minute, h, hour, d, day, w, week, or the plural of a word. So "100/1m", "5 per hour",
+// "1000 per 15 minutes", "50/day", "20/1h30m" and all that [Limit.String] returns are limits.
+//
+// The error quotes the text and says what is wrong with it or with the limit.
+func ParseLimit(s string) (Limit, error) {
+	requests, window, ok := strings.Cut(s, "/")
+	if !ok {
+		requests, window, ok = strings.Cut(s, " per ")
+	}
+	requests, window = strings.TrimSpace(requests), strings.TrimSpace(window)
+	if !ok || !isNumber(requests) || window == "" {
+		return Limit{}, fmt.Errorf(`ratelimit: limit %.80q: want requests and a window, such as "100/1m" or "5 per hour"`, s)
+	}
+	n, err := strconv.Atoi(requests)
+	if err != nil { // more than an int holds
+		return Limit{}, fmt.Errorf("ratelimit: limit %.80q: Requests is %.80s, want 0 to %d", s, requests, MaxRequests)
+	}
+	l := Limit{Requests: n}
+	if l.Window, ok = parseWindow(window); !ok {
+		return Limit{}, fmt.Errorf(`ratelimit: limit %.80q: %.80q is no window, want one such as "1m", "hour" or "15 minutes"`, s, window)
+	}
+	if mistake := l.mistake(); mistake != "" {
+		return Limit{}, fmt.Errorf("ratelimit: limit %.80q: %s", s, mistake)
+	}
+	return l, nil
+}
+
+// parseWindow reads a duration of Go's, or a unit that may have a number before it.
+func parseWindow(s string) (time.Duration, bool) {
+	unit := strings.TrimLeft(s, "0123456789")
+	number := s[:len(s)-len(unit)]
+	var size time.Duration
+	switch strings.TrimSpace(unit) {
+	case "s", "sec", "second", "seconds":
+		size = time.Second
+	case "m", "min", "minute", "minutes":
+		size = time.Minute
+	case "h", "hour", "hours":
+		size = time.Hour
+	case "d", "day", "days":
+		size = 24 * time.Hour
+	case "w", "week", "weeks":
+		size = 7 * 24 * time.Hour
+	default:
+		d, err := time.ParseDuration(s)
+		return d, err == nil
+	}
+	if number == "" {
+		return size, true
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n > math.MaxInt64/int64(size) {
+		return math.MaxInt64, true // too long, like all that are near it
+	}
+	return time.Duration(n) * size, true
+}
+
+func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+
+// MarshalText returns what String returns.
+func (l Limit) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+
+// UnmarshalText is [ParseLimit], for limits in JSON, YAML and environment variables. It leaves the limit as it is
+// if there is an error.
+func (l *Limit) UnmarshalText(text []byte) error {
+	parsed, err := ParseLimit(string(text))
+	if err != nil {
+		return err
+	}
+	*l = parsed
+	return nil
+}
 
 // mistake returns what is wrong with the limit, in words that follow the name of a field and a dot, or
 // nothing.

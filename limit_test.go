@@ -1,6 +1,8 @@
 package ratelimit_test
 
 import (
+	"encoding/json"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -9,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/krow/ratelimit"
+	"github.com/krow/ratelimit/store"
 )
 
 func TestLimitString(t *testing.T) {
@@ -112,4 +115,126 @@ func TestLimitBounds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What configurations may say, and what is wrong with what they may not.
+func TestParseLimit(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	per := func(n int, window time.Duration) ratelimit.Limit { return ratelimit.Limit{Requests: n, Window: window} }
+	for text, want := range map[string]ratelimit.Limit{
+		"100/1m":               per(100, time.Minute),
+		"5 per hour":           per(5, time.Hour),
+		"1000 per 15 minutes":  per(1000, 15*time.Minute),
+		"50/day":               per(50, day),
+		"20/1h30m":             per(20, 90*time.Minute),
+		"10/s":                 per(10, time.Second),
+		"10/sec":               per(10, time.Second),
+		"1/90s":                per(1, 90*time.Second),
+		"1/2.5s":               per(1, 2500*time.Millisecond),
+		"1/1500ms":             per(1, 1500*time.Millisecond),
+		"1 / 2 weeks":          per(1, 14*day),
+		"  7  per  3  days  ":  per(7, 3*day),
+		"1 per min":            per(1, time.Minute),
+		"1 per w":              per(1, 7*day),
+		"0/1m":                 per(0, time.Minute),
+		"007/1m":               per(7, time.Minute),
+		"1000000000/366d":      per(ratelimit.MaxRequests, ratelimit.MaxWindow),
+		"1000000000 per 8784h": per(ratelimit.MaxRequests, ratelimit.MaxWindow),
+	} {
+		got, err := ratelimit.ParseLimit(text)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", text, diff)
+		}
+	}
+	const shape = `want requests and a window, such as "100/1m" or "5 per hour"`
+	noWindow := func(window string) string {
+		return `"` + window + `" is no window, want one such as "1m", "hour" or "15 minutes"`
+	}
+	for text, want := range map[string]string{
+		"":                        shape,
+		"100":                     shape,
+		"100/":                    shape,
+		"/1m":                     shape,
+		"-1/1m":                   shape,
+		"+1/1m":                   shape,
+		"1.5/1m":                  shape,
+		"1e3/1m":                  shape,
+		"1_000/1m":                shape,
+		"1,000/1m":                shape,
+		"many/1m":                 shape,
+		"5perhour":                shape,
+		"\u0661/1m":               shape, // a digit, but no ASCII one
+		"5/1m/2":                  noWindow("1m/2"),
+		"5/fortnight":             noWindow("fortnight"),
+		"5/1M":                    noWindow("1M"), // minutes or months?
+		"5/month":                 noWindow("month"),
+		"5 per 1 m s":             noWindow("1 m s"),
+		"5/0s":                    "Window is 0s, want 1s to 366 days",
+		"5/0 hours":               "Window is 0s, want 1s to 366 days",
+		"5/-1m":                   "Window is -1m0s, want 1s to 366 days",
+		"5/100ms":                 "Window is 100ms, want 1s to 366 days",
+		"5/1000.5ms":              "Window is 1.0005s, want whole milliseconds",
+		"5/367d":                  "Window is 8808h0m0s, want 1s to 366 days",
+		"5/99999999999999999999s": "Window is 2562047h47m16.854775807s, want 1s to 366 days",
+		"5/99999999999 weeks":     "Window is 2562047h47m16.854775807s, want 1s to 366 days",
+		"1000000001/1m":           "Requests is 1000000001, want 0 to 1000000000",
+		"99999999999999999999/s":  "Requests is 99999999999999999999, want 0 to 1000000000",
+	} {
+		limit := ratelimit.PerMinute(1)
+		err := limit.UnmarshalText([]byte(text))
+		if want = fmt.Sprintf("ratelimit: limit %q: %s", text, want); fmt.Sprint(err) != want {
+			t.Errorf("%q:\nerror %v\nwant  %s", text, err, want)
+		}
+		if limit != ratelimit.PerMinute(1) {
+			t.Errorf("%q made the limit %v", text, limit)
+		}
+	}
+}
+
+// Limits can stand in configurations and come out as they went in.
+func TestLimitInJSON(t *testing.T) {
+	t.Parallel()
+	type config map[string]ratelimit.Limit
+	var got config
+	if err := json.Unmarshal([]byte(`{"register": "5/1m", "call": "1000 per day"}`), &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(config{"register": ratelimit.PerMinute(5), "call": ratelimit.PerDay(1000)}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	text, err := json.Marshal(got)
+	if want := `{"call":"1000/24h","register":"5/1m"}`; err != nil || string(text) != want {
+		t.Errorf("%s and error %v, want %s", text, err, want)
+	}
+}
+
+// Whatever the text, ParseLimit does not panic, and a limit that it returns is valid and is what its own text says.
+func FuzzParseLimit(f *testing.F) {
+	for _, text := range []string{"100/1m", "5 per hour", "1/1m0.001s", "7 per 3 days", "9/9223372036854775807w", "1/1µs", "-/-"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		limit, err := ratelimit.ParseLimit(text)
+		if err != nil {
+			if limit != (ratelimit.Limit{}) {
+				t.Errorf("%q: limit %v with error %v", text, limit, err)
+			}
+			return
+		}
+		again, err := ratelimit.ParseLimit(limit.String())
+		if err != nil || again != limit {
+			t.Errorf("%q is %v, and that %v with error %v", text, limit, again, err)
+		}
+		counters, err := store.NewMemory(store.MemoryConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ratelimit.New(counters, ratelimit.Config{Policies: []ratelimit.Policy{{Name: "a", Limit: limit}}}); err != nil {
+			t.Errorf("%q is %v, which is not valid: %v", text, limit, err)
+		}
+	})
 }
