@@ -31,6 +31,14 @@ func delaySeconds(text string) (int64, bool) {
 	return int64(n), err == nil
 }
 
+// first is what http.Header.Get returns of a field whose name is in canonical form, which Get has to make sure of.
+func first(values []string) string {
+	if len(values) == 0 {
+		return ""
+	}
+	return values[0]
+}
+
 // bodies are buffers that refuse writes in.
 var bodies = sync.Pool{New: func() any { return new([]byte) }}
 
@@ -45,7 +53,7 @@ func refuse(w http.ResponseWriter, r *http.Request, d Decision) {
 	body = append(body, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded"`...)
 	body = append(body, `,"title":"Quota Exceeded","status":429`...)
 	// The wait is read from the field, which may hold the longer one of an outer limiter.
-	if s, ok := delaySeconds(w.Header().Get("Retry-After")); ok {
+	if s, ok := delaySeconds(first(w.Header()["Retry-After"])); ok {
 		body = append(body, `,"detail":"Try again in `...)
 		body = strconv.AppendInt(body, s, 10)
 		if s == 1 {
@@ -86,7 +94,7 @@ func writeProblem(w http.ResponseWriter, r *http.Request, status int, body []byt
 	h := w.Header()
 	values := []string{"application/problem+json", "nosniff", strconv.Itoa(len(body))}
 	h["Content-Type"], h["X-Content-Type-Options"] = values[0:1:1], values[1:2:2]
-	if h.Get("Content-Encoding") == "" {
+	if first(h["Content-Encoding"]) == "" {
 		// Also the length that a HEAD is told (RFC 9110, section 8.6), which net/http cannot know.
 		h["Content-Length"] = values[2:3:3]
 	} else {

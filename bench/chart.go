@@ -3,6 +3,7 @@ package main
 import (
 	"image/color"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 
@@ -10,6 +11,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // colors are told apart by most people who see colors otherwise than others (Okabe and Ito, 2008).
@@ -34,8 +36,10 @@ func drawCurve(name string, c curve, points []point) error {
 		ticks = append(ticks, plot.Tick{Value: float64(x), Label: thousands(x)})
 	}
 	p.X.Tick.Marker, p.Y.Tick.Marker = ticks, plot.TickerFunc(decades)
+	p.Title.TextStyle.Font.Size, p.Title.Padding = vg.Points(14), vg.Points(8)
 	p.Legend.Top, p.Legend.Left = true, true
-	p.Legend.Padding = vg.Points(2)
+	p.Legend.Padding, p.Legend.XOffs, p.Legend.YOffs = vg.Points(2), vg.Points(8), -vg.Points(8)
+	p.Legend.TextStyle.Font.Size = vg.Points(10)
 	p.Y.Padding = 0
 	p.Add(plotter.NewGrid())
 
@@ -58,7 +62,25 @@ func drawCurve(name string, c curve, points []point) error {
 		p.Legend.Add(name, line, dots)
 	}
 	p.Y.Max *= 8 // room for the legend
-	return p.Save(20*vg.Centimeter, 12*vg.Centimeter, name)
+	return save(name, p)
+}
+
+// save writes a chart on white, so that it can be read where pages are dark, and with room for the last labels.
+func save(name string, p *plot.Plot) error {
+	canvas := vgsvg.New(20*vg.Centimeter, 12*vg.Centimeter)
+	page := draw.New(canvas)
+	page.SetColor(color.White)
+	page.Fill(page.Rectangle.Path())
+	p.Draw(draw.Crop(page, vg.Points(8), -vg.Points(24), vg.Points(8), -vg.Points(8)))
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	if _, err := canvas.WriteTo(f); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
 }
 
 // decades are the powers of ten of an axis.

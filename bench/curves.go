@@ -90,7 +90,11 @@ const (
 )
 
 // grow measures the curves and writes for each a chart and the figures it is drawn from.
-func grow(ctx context.Context, postgres, redis, dir string) error {
+func grow(ctx context.Context, postgres, redis, only, dir string) error {
+	chosen, err := choose(curves(), func(c curve) string { return c.name }, only)
+	if err != nil {
+		return err
+	}
 	env, stop, err := start(ctx, postgres, redis)
 	if err != nil {
 		return err
@@ -99,7 +103,7 @@ func grow(ctx context.Context, postgres, redis, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	for _, c := range curves() {
+	for _, c := range chosen {
 		var points []point
 		for _, x := range c.xs {
 			fmt.Fprintf(os.Stderr, "%s: %d\n", c.name, x)

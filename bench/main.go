@@ -26,7 +26,7 @@ func main() {
 	slice := flag.Duration("slice", time.Second, "how long each time")
 	callers := flag.Int("callers", 64, "how many callers ask at once, but for single")
 	keys := flag.Int("keys", 10_000, "how many keys the spread workload has")
-	only := flag.String("only", "", "names of the workloads to run, separated by commas; all by default")
+	only := flag.String("only", "", "names of the workloads or curves to run, separated by commas; all by default")
 	postgres := flag.String("postgres", "", "URL of a Postgres to use, in schemas that are made and dropped; starts one by default")
 	redis := flag.String("redis", "", "URL of a Redis to use, whose keys are left to expire; starts one by default")
 	curves := flag.String("curves", "", "measure how cost grows, and write charts and figures to this directory")
@@ -38,20 +38,16 @@ func main() {
 	if *quick {
 		*rounds, *slice = 3, 150*time.Millisecond
 	}
-	loads, err := choose(workloads(*callers, *keys), *only)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(2)
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	var err error
 	switch {
 	case *curves != "":
-		err = grow(ctx, *postgres, *redis, *curves)
+		err = grow(ctx, *postgres, *redis, *only, *curves)
 	case *cost:
 		err = capacity(ctx, *postgres, *redis, *callers, 10**slice)
 	default:
-		err = compare(ctx, *postgres, *redis, loads, *rounds, *slice, *asJSON)
+		err = compare(ctx, *postgres, *redis, *only, workloads(*callers, *keys), *rounds, *slice, *asJSON)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -59,7 +55,11 @@ func main() {
 	}
 }
 
-func compare(ctx context.Context, postgres, redis string, loads []workload, rounds int, slice time.Duration, asJSON bool) error {
+func compare(ctx context.Context, postgres, redis, only string, loads []workload, rounds int, slice time.Duration, asJSON bool) error {
+	loads, err := choose(loads, func(w workload) string { return w.name }, only)
+	if err != nil {
+		return err
+	}
 	env, stop, err := start(ctx, postgres, redis)
 	if err != nil {
 		return err
@@ -80,21 +80,21 @@ func compare(ctx context.Context, postgres, redis string, loads []workload, roun
 	return writeTable(os.Stdout, all)
 }
 
-// choose returns the workloads that have one of the names, or all of them if there is none.
-func choose(loads []workload, names string) ([]workload, error) {
+// choose returns those of all that have one of the names, which are separated by commas, or all if there are none.
+func choose[T any](all []T, nameOf func(T) string, names string) ([]T, error) {
 	if names == "" {
-		return loads, nil
+		return all, nil
 	}
-	var chosen []workload
+	var chosen []T
 	for name := range strings.SplitSeq(names, ",") {
 		before := len(chosen)
-		for _, w := range loads {
-			if w.name == name {
-				chosen = append(chosen, w)
+		for _, one := range all {
+			if nameOf(one) == name {
+				chosen = append(chosen, one)
 			}
 		}
 		if len(chosen) == before {
-			return nil, fmt.Errorf("there is no workload %q", name)
+			return nil, fmt.Errorf("there is nothing to run that is called %q", name)
 		}
 	}
 	return chosen, nil
