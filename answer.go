@@ -65,7 +65,7 @@ func refuse(w http.ResponseWriter, r *http.Request, d Decision) {
 	body = append(body, `,"violated-policies":[`...)
 	comma := false
 	for i := range d.Results {
-		if d.Results[i].Outcome != Refused {
+		if !d.Results[i].refuses() {
 			continue
 		}
 		if comma {

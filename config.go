@@ -81,6 +81,12 @@ type Policy struct {
 
 	// OnFailure is what happens to a request that the store cannot count. Defaults to [FailOpen].
 	OnFailure FailureMode
+
+	// DryRun counts without refusing anybody, to try a limit out. What the policy would have refused is in
+	// [Decision].Results and, about once a second, in the log; clients are told nothing of it. Since the
+	// refused are counted too and none is refused from memory, a flood costs the store what it costs
+	// without a limit.
+	DryRun bool
 }
 
 // A FailureMode is what a policy does with a request while the store cannot count it.

@@ -54,6 +54,8 @@ type Result struct {
 	KeyKind string
 	// Outcome is what the policy alone would do with the request.
 	Outcome Outcome
+	// DryRun tells that the policy is one of [Policy].DryRun: its Outcome is not acted on.
+	DryRun bool
 	// Counted tells whether Remaining and Reset are known: from the store, or from this process if
 	// Local or Remembered is set. It is false when the store failed and the failure mode alone decided,
 	// and when another policy refused the request from memory.
@@ -86,11 +88,15 @@ func (r *Result) apply(c Count) {
 	}
 }
 
+// refuses tells whether the policy keeps the request from being served.
+func (r *Result) refuses() bool { return r.Outcome == Refused && !r.DryRun }
+
 // conclude makes the outcome of the whole from those of the results.
 func (d *Decision) conclude() {
 	d.Outcome = Allowed
-	for _, r := range d.Results {
-		switch {
+	for i := range d.Results {
+		switch r := &d.Results[i]; {
+		case r.DryRun:
 		case r.Outcome == Refused:
 			d.Outcome = Refused
 			d.RetryAfter = max(d.RetryAfter, r.Reset)

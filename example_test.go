@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -152,4 +153,35 @@ func ExampleParseLimit() {
 	// Output:
 	// ratelimit: limit "10/fortnight": "fortnight" is no window, want one such as "1m", "hour" or "15 minutes"
 	// 1000/15m <nil>
+}
+
+// A stricter limit is tried out beside the one in force, before anybody is refused by it.
+func ExamplePolicy_dryRun() {
+	counters, err := store.NewMemory(store.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{
+		Policies: []ratelimit.Policy{
+			{Name: "call", Limit: ratelimit.PerHour(1000)},
+			{Name: "call.strict", Limit: ratelimit.PerHour(2), DryRun: true},
+		},
+		OnDecision: func(_ *http.Request, d ratelimit.Decision) {
+			for _, r := range d.Results {
+				fmt.Print(r.Policy, " ", r.Outcome, "; ")
+			}
+			fmt.Println("so it is", d.Outcome)
+		},
+		Logger: slog.New(slog.DiscardHandler), // which would be told, too
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range 3 {
+		limiter.Check(httptest.NewRequest("GET", "/", nil))
+	}
+	// Output:
+	// call allowed; call.strict allowed; so it is allowed
+	// call allowed; call.strict allowed; so it is allowed
+	// call allowed; call.strict refused; so it is allowed
 }

@@ -190,7 +190,7 @@ func (f *fieldSet) set(dst http.Header) {
 func tightest(results []Result) *Result {
 	var best *Result
 	for i := range results {
-		if r := &results[i]; r.Counted && (best == nil || tighter(r, best)) {
+		if r := &results[i]; r.Counted && !r.DryRun && (best == nil || tighter(r, best)) {
 			best = r
 		}
 	}
@@ -295,7 +295,7 @@ func appendQuoted(b []byte, s string) []byte {
 }
 
 // applied tells whether the policy had a say: it was counted, or need not be because another refused.
-func (r *Result) applied() bool { return r.Counted || r.spared }
+func (r *Result) applied() bool { return (r.Counted || r.spared) && !r.DryRun }
 
 // remaining is what a client is told to have left, in the bounds of the limit whatever was counted:
 // the draft allows no negative number (draft-11, section 4.1.1).

@@ -30,6 +30,7 @@ type Limiter struct {
 	refusals *refusals
 	local    *memory.Counter // nil if no policy is FailLocal
 	log      *logevery.Logger
+	dryLog   *logevery.Logger // of what would have been refused
 }
 
 // A policy is a [Policy] and what New derives from it.
@@ -57,6 +58,7 @@ func New(store Store, config Config) (*Limiter, error) {
 		hasher:   newHasher(config.Secret),
 		refusals: newRefusals(),
 		log:      logevery.New(config.Logger, time.Second),
+		dryLog:   logevery.New(config.Logger, time.Second),
 	}
 	l.config.Secret = nil // the hasher has it; here, package fmt would print it with the Limiter
 	for _, p := range config.Policies {
@@ -162,6 +164,11 @@ func (l *Limiter) check(r *http.Request) Decision {
 		d.end(err)
 	}
 	d.Elapsed = time.Since(began)
+	for i := range d.Results {
+		if r := &d.Results[i]; r.DryRun && r.Outcome == Refused {
+			l.dryLog.Info("ratelimit: would have been refused", slog.String("policy", r.Policy), slog.String("key_kind", r.KeyKind))
+		}
+	}
 	if l.config.OnDecision != nil {
 		l.config.OnDecision(r, d)
 	}
@@ -192,7 +199,7 @@ func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
 			key = fallbackKey(r)
 		}
 		bucket := p.memo.bucket(l.hasher, p.prefix, key)
-		result := Result{Policy: p.Name, Limit: p.Limit, KeyKind: key.Kind(), onFailure: p.OnFailure}
+		result := Result{Policy: p.Name, Limit: p.Limit, KeyKind: key.Kind(), DryRun: p.DryRun, onFailure: p.OnFailure}
 		if l.config.PartitionKey {
 			result.partitionKey = l.hasher.partitionKey(bucket)
 		}
@@ -207,6 +214,9 @@ func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
 func (l *Limiter) recall(hits []Hit, results []Result, at time.Time) (Decision, bool) {
 	refused := false
 	for i := range hits {
+		if results[i].DryRun {
+			continue // to be counted, as what it refuses is not spared
+		}
 		total, left, ok := l.refusals.recall(hits[i].Bucket, at)
 		if ok && total+int64(hits[i].N) > int64(results[i].Limit.Requests) {
 			results[i].apply(Count{Total: total + int64(hits[i].N), Left: left})
@@ -275,7 +285,7 @@ func (l *Limiter) decide(hits []Hit, results []Result, counts []Count, asked tim
 		l.giveBack(hits, counts)
 	}
 	for i := range results {
-		if results[i].Remaining == 0 {
+		if results[i].Remaining == 0 && !results[i].DryRun {
 			l.refusals.remember(hits[i].Bucket, counts[i], asked, results[i].lowered, several)
 		}
 	}

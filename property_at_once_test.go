@@ -105,7 +105,7 @@ func (m *model) settled(t *rapid.T, all [][]charged, got []ratelimit.Decision) {
 	}
 	for _, hits := range all {
 		for _, h := range hits {
-			room = room && m.counts[h.span]+coming[h.span] <= h.Limit.Requests
+			room = room && (h.DryRun || m.counts[h.span]+coming[h.span] <= h.Limit.Requests)
 		}
 	}
 	for key, requests := range alike {
@@ -113,7 +113,9 @@ func (m *model) settled(t *rapid.T, all [][]charged, got []ratelimit.Decision) {
 		alone, admitted := true, len(requests)
 		for _, h := range hits {
 			alone = alone && len(users[h.span]) == 1
-			admitted = min(admitted, max(0, h.Limit.Requests-m.counts[h.span]))
+			if !h.DryRun {
+				admitted = min(admitted, max(0, h.Limit.Requests-m.counts[h.span]))
+			}
 		}
 		if !alone && !room {
 			continue
@@ -121,7 +123,7 @@ func (m *model) settled(t *rapid.T, all [][]charged, got []ratelimit.Decision) {
 		for i, h := range hits {
 			var want, remaining []int
 			for k := range admitted {
-				want = append(want, h.Limit.Requests-m.counts[h.span]-k-1)
+				want = append(want, max(0, h.Limit.Requests-m.counts[h.span]-k-1))
 			}
 			for _, r := range requests {
 				if got[r].Outcome == ratelimit.Allowed {
@@ -159,6 +161,9 @@ func (c *cluster) learn(t *rapid.T, meetings []meeting) {
 		met[meetings[i].Process] = true
 		several = several || len(hits) > 1
 		for _, h := range hits {
+			if h.DryRun {
+				continue
+			}
 			c.processes[meetings[i].Process].known[h.bucket] = knowledge{number: h.number, least: c.model.counts[h.span], end: time.Now().Add(h.left)}
 		}
 	}

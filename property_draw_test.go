@@ -56,6 +56,7 @@ func drawRules(t *rapid.T, windows []time.Duration) []rule {
 		r.Limit.Requests = rapid.IntRange(0, 8).Draw(t, "limit")
 		r.Optional = i > 0 && rapid.Bool().Draw(t, "optional")
 		r.OnFailure = rapid.SampledFrom([]ratelimit.FailureMode{ratelimit.FailOpen, ratelimit.FailClosed, ratelimit.FailLocal}).Draw(t, "on failure")
+		r.DryRun = rapid.IntRange(0, 3).Draw(t, "dry run") == 0
 		rules[i] = r
 	}
 	return rules

@@ -114,7 +114,7 @@ func (m *model) begin(p *instance, c caller, gone bool, now time.Time, got []rat
 	q.want.Results = make([]ratelimit.Result, len(q.hits))
 	for i, h := range q.hits {
 		r := &q.want.Results[i]
-		*r = ratelimit.Result{Policy: h.Name, Limit: h.Limit, KeyKind: h.kind}
+		*r = ratelimit.Result{Policy: h.Name, Limit: h.Limit, KeyKind: h.kind, DryRun: h.DryRun}
 		k, ok := p.known[h.bucket]
 		fresh := now.Before(k.until)
 		if !m.exact {
@@ -168,7 +168,7 @@ func (m *model) answer(q *inquiry, now time.Time, err error) {
 		}
 	}
 	for i, h := range q.hits {
-		if q.counts[i] < h.Limit.Requests {
+		if q.counts[i] < h.Limit.Requests || h.DryRun {
 			continue
 		}
 		// What was given back while the store was asked may have been in its count.
@@ -228,7 +228,7 @@ func decide(r *ratelimit.Result, h charged, count int) {
 
 func (q *inquiry) refused() bool {
 	for _, r := range q.want.Results {
-		if r.Outcome == ratelimit.Refused {
+		if r.Outcome == ratelimit.Refused && !r.DryRun {
 			return true
 		}
 	}
@@ -240,14 +240,14 @@ func (q *inquiry) conclude() {
 	d := &q.want
 	d.Outcome = ratelimit.Allowed
 	for _, r := range d.Results {
-		if r.Outcome == ratelimit.Unavailable {
+		if r.Outcome == ratelimit.Unavailable && !r.DryRun {
 			d.Outcome, d.RetryAfter = ratelimit.Unavailable, time.Second
 		}
 	}
 	if q.refused() {
 		d.Outcome, d.RetryAfter = ratelimit.Refused, 0
 		for _, r := range d.Results {
-			if r.Outcome == ratelimit.Refused {
+			if r.Outcome == ratelimit.Refused && !r.DryRun {
 				d.RetryAfter = max(d.RetryAfter, r.Reset)
 			}
 		}
@@ -269,6 +269,9 @@ func (m *model) admit(t *rapid.T, hits []charged, got ratelimit.Decision) {
 		return
 	}
 	for _, h := range hits {
+		if h.DryRun {
+			continue
+		}
 		m.admitted[h.span]++
 		m.limits[h.span] = max(m.limits[h.span], h.Limit.Requests)
 		if m.admitted[h.span] > m.limits[h.span] {

@@ -1,4 +1,4 @@
-// Package logevery keeps an error that recurs with every request from filling the log.
+// Package logevery keeps what recurs with every request from filling the log.
 package logevery
 
 import (
@@ -27,12 +27,16 @@ func New(logger *slog.Logger, interval time.Duration) *Logger {
 // Error writes a record of level error, unless the last was written less than an interval ago. The
 // record says how many were left out since then.
 func (l *Logger) Error(message string, err error, attrs ...slog.Attr) {
-	leftOut, ok := l.turn()
-	if !ok {
-		return
+	l.write(slog.LevelError, message, append(attrs, slog.Any("error", err)))
+}
+
+// Info is Error of level info, without an error.
+func (l *Logger) Info(message string, attrs ...slog.Attr) { l.write(slog.LevelInfo, message, attrs) }
+
+func (l *Logger) write(level slog.Level, message string, attrs []slog.Attr) {
+	if leftOut, ok := l.turn(); ok {
+		l.logger.LogAttrs(context.Background(), level, message, append(attrs, slog.Int("left_out", leftOut))...)
 	}
-	attrs = append(attrs, slog.Any("error", err), slog.Int("left_out", leftOut))
-	l.logger.LogAttrs(context.Background(), slog.LevelError, message, attrs...)
 }
 
 func (l *Logger) turn() (leftOut int, ok bool) {
