@@ -145,3 +145,16 @@ func latencies(b *testing.B, stores []*store.Postgres, callers int, lasts time.D
 
 // percentile returns the p-th percentile of what is sorted.
 func percentile(sorted []float64, p int) float64 { return sorted[(len(sorted)-1)*p/100] }
+
+func ratios(a, b []float64) []float64 {
+	r := make([]float64, len(a))
+	for i := range a {
+		r[i] = a[i] / b[i]
+	}
+	return r
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
+}
