@@ -53,7 +53,13 @@ func refuse(w http.ResponseWriter, r *http.Request, d Decision) {
 	body = append(body, `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded"`...)
 	body = append(body, `,"title":"Quota Exceeded","status":429`...)
 	// The wait is read from the field, which may hold the longer one of an outer limiter.
-	if s, ok := delaySeconds(first(w.Header()["Retry-After"])); ok {
+	if r := tooCostly(d.Results); r != nil {
+		body = append(body, `,"detail":"The request costs `...)
+		body = strconv.AppendInt(body, int64(r.Cost), 10)
+		body = append(body, `, and the limit is `...)
+		body = strconv.AppendInt(body, int64(r.Limit.Requests), 10)
+		body = append(body, `."`...)
+	} else if s, ok := delaySeconds(first(w.Header()["Retry-After"])); ok {
 		body = append(body, `,"detail":"Try again in `...)
 		body = strconv.AppendInt(body, s, 10)
 		if s == 1 {
@@ -77,6 +83,16 @@ func refuse(w http.ResponseWriter, r *http.Request, d Decision) {
 	body = append(body, "]}\n"...)
 	*buf = body
 	writeProblem(w, r, http.StatusTooManyRequests, body)
+}
+
+// tooCostly returns a result that refuses and always will, or nil: there is no use in trying again.
+func tooCostly(results []Result) *Result {
+	for i := range results {
+		if r := &results[i]; r.refuses() && r.costly && r.Cost > r.Limit.Requests {
+			return r
+		}
+	}
+	return nil
 }
 
 // unavailable is the answer to a request that could not be decided on and must not pass, unless the

@@ -13,8 +13,8 @@ import (
 // Config is the configuration of a [Limiter]. Policies is required.
 type Config struct {
 	// Policies are the limits, at least one. A request passes if all of them admit it. They are
-	// counted in one round trip. If there are several, a refused request is given back to all of them,
-	// a moment later, so that what stays counted is what was admitted.
+	// counted in one round trip. If there are several, or one has a Cost, a refused request is given back to
+	// all of them, a moment later, so that what stays counted is what was admitted.
 	Policies []Policy
 
 	// Secret makes the hashes of keys unguessable: with it they are HMAC-SHA-256, of at least 32 bytes
@@ -72,6 +72,13 @@ type Policy struct {
 	// its TCP peer, in a bucket of its own kind that no client with a key shares. Defaults to
 	// [ClientIP], which behind a proxy is the proxy: use [NewClientIP] there.
 	Key KeyFunc
+
+	// Cost, if set, says how many of the Limit a request spends, such as the rows that it asks for: from 1 to
+	// [MaxRequests], and the nearest of the two if it says anything else. A request that costs more than is left is
+	// refused and spends nothing: it is given back a moment later, and a cheaper one may still pass. Cost
+	// must be safe for concurrent use, and must neither change the request nor read its body.
+	// Defaults to 1 for each request.
+	Cost func(*http.Request) int
 
 	// Optional skips the policy for requests for which Key finds no key. At least one other
 	// policy of the Limiter must not be optional. A request that another policy refuses may still make

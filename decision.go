@@ -49,6 +49,8 @@ type Result struct {
 	Policy string
 	// Limit is the limit that was applied.
 	Limit Limit
+	// Cost is how much of the limit the request asks for: 1 without [Policy].Cost.
+	Cost int
 	// KeyKind is the kind of the key that was counted, such as "ip". It is "peer" where the
 	// policy's key function found no key, and "none" where not even the peer has an address.
 	KeyKind string
@@ -71,21 +73,30 @@ type Result struct {
 	Reset time.Duration
 
 	onFailure    FailureMode
+	costly       bool   // the policy has a Cost
 	spared       bool   // not counted because another policy refused the request from memory
 	lowered      int64  // what remember needs to know of the time before the store was asked
 	partitionKey []byte // if Config.PartitionKey is set
 }
 
 // apply compares a count with the limit, which is inclusive: the hit that makes the count equal to
-// it is admitted.
+// it is admitted. One that is refused has spent nothing.
 func (r *Result) apply(c Count) {
 	r.Counted = true
-	r.Remaining = int(max(0, int64(r.Limit.Requests)-c.Total))
 	r.Reset = c.Left
 	r.Outcome = Allowed
+	spent := c.Total
 	if c.Total > int64(r.Limit.Requests) {
 		r.Outcome = Refused
+		spent -= int64(r.Cost)
 	}
+	r.Remaining = int(max(0, int64(r.Limit.Requests)-spent))
+}
+
+// givesBack tells whether a refused request is given back to its policies. One that is alone and counts requests
+// need not be: within the window none that comes later would be admitted.
+func givesBack(results []Result) bool {
+	return len(results) > 1 || len(results) == 1 && results[0].costly
 }
 
 // refuses tells whether the policy keeps the request from being served.

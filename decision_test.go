@@ -38,7 +38,7 @@ func TestDecision(t *testing.T) {
 		})
 		handler := limiter.Handler(next)
 		result := func(policy string, limit ratelimit.Limit, kind string, outcome ratelimit.Outcome, remaining int, reset time.Duration) ratelimit.Result {
-			return ratelimit.Result{Policy: policy, Limit: limit, KeyKind: kind, Outcome: outcome, Counted: true, Remaining: remaining, Reset: reset}
+			return ratelimit.Result{Policy: policy, Limit: limit, Cost: 1, KeyKind: kind, Outcome: outcome, Counted: true, Remaining: remaining, Reset: reset}
 		}
 
 		r := request("203.0.113.7:1", "X-Account", "42")
@@ -60,8 +60,8 @@ func TestDecision(t *testing.T) {
 
 		r = request("203.0.113.7:1", "Authorization", "Bearer abc")
 		want = ratelimit.Decision{Outcome: ratelimit.Refused, RetryAfter: 45 * time.Second, Results: []ratelimit.Result{
-			{Policy: "ip", Limit: ratelimit.PerMinute(1), KeyKind: "ip", Outcome: ratelimit.Refused, Counted: true, Remembered: true, Reset: 45 * time.Second},
-			{Policy: "token", Limit: ratelimit.PerHour(5), KeyKind: "bearer", Outcome: ratelimit.Allowed},
+			{Policy: "ip", Limit: ratelimit.PerMinute(1), Cost: 1, KeyKind: "ip", Outcome: ratelimit.Refused, Counted: true, Remembered: true, Reset: 45 * time.Second},
+			{Policy: "token", Limit: ratelimit.PerHour(5), Cost: 1, KeyKind: "bearer", Outcome: ratelimit.Allowed},
 		}}
 		serve(handler, r)
 		if diff := cmp.Diff([]ratelimit.Decision{want}, seen.take(), equalDecisions); diff != "" {
@@ -107,8 +107,8 @@ func TestNestedLimiters(t *testing.T) {
 			t.Errorf("next was called %d times, want 2", got)
 		}
 		want := ratelimit.Decision{Outcome: ratelimit.Allowed, Results: []ratelimit.Result{
-			{Policy: "outer", Limit: ratelimit.PerMinute(3), KeyKind: "ip", Outcome: ratelimit.Allowed, Counted: true, Remaining: 1, Reset: time.Minute},
-			{Policy: "inner", Limit: ratelimit.PerHour(2), KeyKind: "ip", Outcome: ratelimit.Allowed, Counted: true, Remaining: 0, Reset: time.Hour},
+			{Policy: "outer", Limit: ratelimit.PerMinute(3), Cost: 1, KeyKind: "ip", Outcome: ratelimit.Allowed, Counted: true, Remaining: 1, Reset: time.Minute},
+			{Policy: "inner", Limit: ratelimit.PerHour(2), Cost: 1, KeyKind: "ip", Outcome: ratelimit.Allowed, Counted: true, Remaining: 0, Reset: time.Hour},
 		}}
 		if diff := cmp.Diff(want, next.decision, equalDecisions); diff != "" {
 			t.Errorf("decision in the context (-want +got):\n%s", diff)
@@ -139,8 +139,8 @@ func TestNestedLimiterThatFails(t *testing.T) {
 		check(t, "open inside", served("RateLimit-Policy", `"outer";q=100;w=60`, "RateLimit", `"outer";r=99;t=60`),
 			serve(inner(ratelimit.FailOpen), request("203.0.113.7:1")))
 		want := ratelimit.Decision{Outcome: ratelimit.Allowed, Err: ratelimit.ErrReadOnly, Results: []ratelimit.Result{
-			{Policy: "outer", Limit: ratelimit.PerMinute(100), KeyKind: "ip", Outcome: ratelimit.Allowed, Counted: true, Remaining: 99, Reset: time.Minute},
-			{Policy: "inner", Limit: ratelimit.PerMinute(1), KeyKind: "ip", Outcome: ratelimit.Allowed},
+			{Policy: "outer", Limit: ratelimit.PerMinute(100), Cost: 1, KeyKind: "ip", Outcome: ratelimit.Allowed, Counted: true, Remaining: 99, Reset: time.Minute},
+			{Policy: "inner", Limit: ratelimit.PerMinute(1), Cost: 1, KeyKind: "ip", Outcome: ratelimit.Allowed},
 		}}
 		if diff := cmp.Diff(want, next.decision, equalDecisions); diff != "" {
 			t.Errorf("decision in the context (-want +got):\n%s", diff)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -184,4 +185,33 @@ func ExamplePolicy_dryRun() {
 	// call allowed; call.strict allowed; so it is allowed
 	// call allowed; call.strict allowed; so it is allowed
 	// call allowed; call.strict refused; so it is allowed
+}
+
+// An export costs as many units as the rows that it asks for.
+func ExamplePolicy_cost() {
+	counters, err := store.NewMemory(store.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{
+		Policies: []ratelimit.Policy{{
+			Name:  "export",
+			Limit: ratelimit.PerDay(1000),
+			Cost: func(r *http.Request) int {
+				rows, _ := strconv.Atoi(r.URL.Query().Get("rows"))
+				return rows // 1 if there is no number
+			},
+		}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, rows := range []string{"800", "300", "200"} {
+		d := limiter.Check(httptest.NewRequest("GET", "/export?rows="+rows, nil))
+		fmt.Println(rows, d.Outcome, d.Results[0].Remaining)
+	}
+	// Output:
+	// 800 allowed 200
+	// 300 refused 200
+	// 200 allowed 0
 }

@@ -33,7 +33,7 @@ func noClock() time.Time { panic("the clock was asked") }
 
 // counted returns the result of a policy that admits the request.
 func counted(policy string, limit Limit, remaining int, reset time.Duration) Result {
-	return Result{Policy: policy, Limit: limit, KeyKind: "ip", Outcome: Allowed, Counted: true, Remaining: remaining, Reset: reset}
+	return Result{Policy: policy, Limit: limit, Cost: 1, KeyKind: "ip", Outcome: Allowed, Counted: true, Remaining: remaining, Reset: reset}
 }
 
 // over returns the result of a policy that refuses the request.

@@ -199,11 +199,17 @@ func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
 			key = fallbackKey(r)
 		}
 		bucket := p.memo.bucket(l.hasher, p.prefix, key)
-		result := Result{Policy: p.Name, Limit: p.Limit, KeyKind: key.Kind(), DryRun: p.DryRun, onFailure: p.OnFailure}
+		result := Result{
+			Policy: p.Name, Limit: p.Limit, Cost: 1, KeyKind: key.Kind(), DryRun: p.DryRun,
+			onFailure: p.OnFailure, costly: p.Cost != nil,
+		}
+		if p.Cost != nil {
+			result.Cost = min(max(p.Cost(r), 1), MaxRequests)
+		}
 		if l.config.PartitionKey {
 			result.partitionKey = l.hasher.partitionKey(bucket)
 		}
-		hits = append(hits, Hit{Bucket: bucket, Window: p.Limit.Window, N: 1})
+		hits = append(hits, Hit{Bucket: bucket, Window: p.Limit.Window, N: result.Cost})
 		results = append(results, result)
 	}
 	return hits, results
@@ -273,35 +279,38 @@ func ended(ctx context.Context) error {
 // A refused request is given back to all its policies if there are several, those that refuse it
 // included. Otherwise a caller that hammers a narrow limit would use up a broad one that others share;
 // and of a burst that both refuse, the broad one would keep what the narrow one has refused. What is
-// left counted is what was admitted.
+// left counted is what was admitted. So it is, for a policy with a cost alone, with what one that is tried out
+// would refuse: a cheaper request may still fit.
 func (l *Limiter) decide(hits []Hit, results []Result, counts []Count, asked time.Time) Decision {
 	for i := range results {
 		results[i].apply(counts[i])
 	}
 	d := Decision{Results: results}
 	d.conclude()
-	several := len(hits) > 1
-	if d.Outcome == Refused && several {
-		l.giveBack(hits, counts)
+	gives := givesBack(results)
+	var charges []Charge
+	for i := range results {
+		if r := &results[i]; d.Outcome == Refused && gives || r.Outcome == Refused && r.costly {
+			charges = append(charges, Charge{Bucket: hits[i].Bucket, Start: counts[i].Start, N: hits[i].N})
+		}
+	}
+	if len(charges) > 0 {
+		l.giveBack(charges)
 	}
 	for i := range results {
-		if results[i].Remaining == 0 && !results[i].DryRun {
-			l.refusals.remember(hits[i].Bucket, counts[i], asked, results[i].lowered, several)
+		if r := &results[i]; (r.Remaining == 0 || r.Outcome == Refused) && !r.DryRun {
+			l.refusals.remember(hits[i].Bucket, counts[i], asked, r.lowered, gives)
 		}
 	}
 	return d
 }
 
-// giveBack takes a request off all counts. The memory is told after the store: a call that is begun then is
-// counted after the charges were taken off.
-func (l *Limiter) giveBack(hits []Hit, counts []Count) {
-	charges := make([]Charge, len(hits))
-	for i, hit := range hits {
-		charges[i] = Charge{Bucket: hit.Bucket, Start: counts[i].Start, N: hit.N}
-	}
+// giveBack takes charges off. The memory is told after the store: a call that is begun then is
+// counted after they were taken off.
+func (l *Limiter) giveBack(charges []Charge) {
 	l.store.GiveBack(charges)
-	for _, hit := range hits {
-		l.refusals.lower(hit.Bucket, hit.N)
+	for _, c := range charges {
+		l.refusals.lower(c.Bucket, c.N)
 	}
 }
 
@@ -327,11 +336,10 @@ func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
 	}
 	d := Decision{Results: results, Err: err}
 	d.conclude()
-	if d.Outcome != Allowed && len(hits) > 1 {
-		for i, result := range results {
-			if result.Local {
-				l.local.GiveBack(hits[i].Bucket, counts[i].Start, hits[i].N)
-			}
+	gives := d.Outcome != Allowed && givesBack(results)
+	for i := range results {
+		if r := &results[i]; r.Local && (gives || r.Outcome == Refused && r.costly) {
+			l.local.GiveBack(hits[i].Bucket, counts[i].Start, hits[i].N)
 		}
 	}
 	return d

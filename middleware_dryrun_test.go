@@ -46,7 +46,7 @@ func TestDryRun(t *testing.T) {
 		var want []ratelimit.Result
 		for i, outcome := range []ratelimit.Outcome{"allowed", "allowed", "refused", "refused", "refused", "refused"} {
 			want = append(want, ratelimit.Result{
-				Policy: "trial", Limit: ratelimit.PerMinute(2), KeyKind: "ip",
+				Policy: "trial", Limit: ratelimit.PerMinute(2), Cost: 1, KeyKind: "ip",
 				Outcome: outcome, DryRun: true, Counted: true, Remaining: max(0, 1-i), Reset: time.Minute,
 			})
 		}

@@ -41,10 +41,10 @@ func TestFailureModes(t *testing.T) {
 		return ratelimit.Policy{Name: name, Limit: ratelimit.PerMinute(n), OnFailure: mode}
 	}
 	uncounted := func(name string, n int, outcome ratelimit.Outcome) ratelimit.Result {
-		return ratelimit.Result{Policy: name, Limit: ratelimit.PerMinute(n), KeyKind: "ip", Outcome: outcome}
+		return ratelimit.Result{Policy: name, Limit: ratelimit.PerMinute(n), Cost: 1, KeyKind: "ip", Outcome: outcome}
 	}
 	local := func(name string, n int, outcome ratelimit.Outcome, remaining int) ratelimit.Result {
-		return ratelimit.Result{Policy: name, Limit: ratelimit.PerMinute(n), KeyKind: "ip", Outcome: outcome, Counted: true, Local: true, Remaining: remaining, Reset: 45 * time.Second}
+		return ratelimit.Result{Policy: name, Limit: ratelimit.PerMinute(n), Cost: 1, KeyKind: "ip", Outcome: outcome, Counted: true, Local: true, Remaining: remaining, Reset: 45 * time.Second}
 	}
 	openAllowed, closedUnavailable := uncounted("open", 1, ratelimit.Allowed), uncounted("closed", 1, ratelimit.Unavailable)
 	const localPolicy = `"local";q=2;w=60`
@@ -275,7 +275,7 @@ func TestStoreErrors(t *testing.T) {
 				return test.counts, test.err
 			}}, ratelimit.Config{Policies: []ratelimit.Policy{{Name: "default", Limit: long(9), OnFailure: ratelimit.FailClosed}}, Logger: log.logger()})
 			want := ratelimit.Decision{Outcome: ratelimit.Unavailable, RetryAfter: time.Second, Err: test.want, Results: []ratelimit.Result{
-				{Policy: "default", Limit: long(9), KeyKind: "ip", Outcome: ratelimit.Unavailable},
+				{Policy: "default", Limit: long(9), Cost: 1, KeyKind: "ip", Outcome: ratelimit.Unavailable},
 			}}
 			if diff := cmp.Diff(want, limiter.Check(request("203.0.113.7:1")), equalDecisions); diff != "" {
 				t.Errorf("decision (-want +got):\n%s", diff)
@@ -450,7 +450,7 @@ func TestClientLeaves(t *testing.T) {
 						t.Error("next was called")
 					}
 					want := ratelimit.Decision{Outcome: ratelimit.Canceled, Err: context.Canceled, Results: []ratelimit.Result{
-						{Policy: "default", Limit: limit, KeyKind: "ip", Outcome: ratelimit.Canceled},
+						{Policy: "default", Limit: limit, Cost: 1, KeyKind: "ip", Outcome: ratelimit.Canceled},
 					}}
 					if test.counted {
 						r := &want.Results[0]

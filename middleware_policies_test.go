@@ -120,7 +120,7 @@ func TestRequestsWithoutKey(t *testing.T) {
 	} {
 		d := limiterBy(test.key).Check(request(test.peer))
 		want := ratelimit.Decision{Outcome: ratelimit.Allowed, Results: []ratelimit.Result{{
-			Policy: "default", Limit: long(100), KeyKind: test.kind, Outcome: ratelimit.Allowed, Counted: true, Remaining: test.remaining,
+			Policy: "default", Limit: long(100), Cost: 1, KeyKind: test.kind, Outcome: ratelimit.Allowed, Counted: true, Remaining: test.remaining,
 		}}}
 		got := &d.Results[0]
 		got.Reset = 0
@@ -377,7 +377,7 @@ func TestOwnHandlers(t *testing.T) {
 		got.Header.Set("Content-Type", "text/plain; charset=utf-8")
 		check(t, "unavailable", want, got)
 		wantDecision := ratelimit.Decision{Outcome: ratelimit.Unavailable, RetryAfter: time.Second, Err: ratelimit.ErrNoTable, Results: []ratelimit.Result{
-			{Policy: "default", Limit: ratelimit.PerMinute(0), KeyKind: "ip", Outcome: ratelimit.Unavailable},
+			{Policy: "default", Limit: ratelimit.PerMinute(0), Cost: 1, KeyKind: "ip", Outcome: ratelimit.Unavailable},
 		}}
 		if diff := cmp.Diff(wantDecision, failures.decision, equalDecisions); diff != "" {
 			t.Errorf("decision of Unavailable (-want +got):\n%s", diff)

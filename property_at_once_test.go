@@ -55,7 +55,7 @@ func (c *cluster) atOnce(t *rapid.T) {
 	}
 	hits := c.hits(meetings)
 	for i, m := range meetings {
-		if len(hits[i]) > 1 && got[i].Outcome != ratelimit.Allowed && !settled[m.Process] {
+		if givesBack(hits[i]) && !settled[m.Process] {
 			c.processes[m.Process].settle(t)
 			settled[m.Process] = true
 		}
@@ -92,7 +92,7 @@ func (m *model) settled(t *rapid.T, all [][]charged, got []ratelimit.Decision) {
 	for i, hits := range all {
 		key := ""
 		for _, h := range hits {
-			key += fmt.Sprint(h.span, h.Limit)
+			key += fmt.Sprint(h.span, h.Limit, h.n)
 		}
 		alike[key] = append(alike[key], i)
 		for _, h := range hits {
@@ -100,7 +100,7 @@ func (m *model) settled(t *rapid.T, all [][]charged, got []ratelimit.Decision) {
 				users[h.span] = make(map[string]bool)
 			}
 			users[h.span][key] = true
-			coming[h.span]++
+			coming[h.span] += h.n
 		}
 	}
 	for _, hits := range all {
@@ -114,16 +114,19 @@ func (m *model) settled(t *rapid.T, all [][]charged, got []ratelimit.Decision) {
 		for _, h := range hits {
 			alone = alone && len(users[h.span]) == 1
 			if !h.DryRun {
-				admitted = min(admitted, max(0, h.Limit.Requests-m.counts[h.span]))
+				admitted = min(admitted, max(0, h.Limit.Requests-m.counts[h.span])/h.n)
 			}
 		}
 		if !alone && !room {
 			continue
 		}
 		for i, h := range hits {
+			if h.DryRun && h.Cost != nil {
+				continue // what it refuses is given back, and so may make room for others or not
+			}
 			var want, remaining []int
 			for k := range admitted {
-				want = append(want, max(0, h.Limit.Requests-m.counts[h.span]-k-1))
+				want = append(want, max(0, h.Limit.Requests-m.counts[h.span]-(k+1)*h.n))
 			}
 			for _, r := range requests {
 				if got[r].Outcome == ratelimit.Allowed {
@@ -142,10 +145,11 @@ func (m *model) settled(t *rapid.T, all [][]charged, got []ratelimit.Decision) {
 		if slices.ContainsFunc(d.Results, func(r ratelimit.Result) bool { return r.Remembered }) {
 			continue
 		}
-		for _, h := range hits {
+		for k, h := range hits {
 			m.counts[h.span] += 0 // there is a row, even if all is given back
-			if d.Outcome == ratelimit.Allowed || len(hits) == 1 {
-				m.counts[h.span]++
+			kept := d.Outcome == ratelimit.Allowed || !givesBack(hits)
+			if kept && (h.Cost == nil || d.Results[k].Outcome == ratelimit.Allowed) {
+				m.counts[h.span] += h.n
 			}
 		}
 		m.admit(t, hits, d)
@@ -159,7 +163,7 @@ func (c *cluster) learn(t *rapid.T, meetings []meeting) {
 	several := false
 	for i, hits := range c.hits(meetings) {
 		met[meetings[i].Process] = true
-		several = several || len(hits) > 1
+		several = several || givesBack(hits)
 		for _, h := range hits {
 			if h.DryRun {
 				continue

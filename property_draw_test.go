@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"pgregory.net/rapid"
@@ -10,28 +11,35 @@ import (
 	"github.com/krow/ratelimit"
 )
 
-// A caller is who sends a request, and the address under which its peer is to be counted.
+// A caller is who sends a request, the address under which its peer is to be counted, and what it asks for.
 type caller struct {
 	peer, token string
 	addr        string
+	cost        int
 }
 
 // callers are few, so that they meet in buckets, and some are one and the same to a policy.
 var callers = []caller{
-	{"203.0.113.7:1", "", "203.0.113.7"},
-	{"203.0.113.7:2", "a", "203.0.113.7"},
-	{"[::ffff:203.0.113.7]:3", "b", "203.0.113.7"},
-	{"[2001:db8::1]:1", "a", "2001:db8::/64"},
-	{"[2001:db8::2]:1", "", "2001:db8::/64"},
-	{"@", "b", ""},
-	{"@", "", ""},
+	{"203.0.113.7:1", "", "203.0.113.7", 1},
+	{"203.0.113.7:2", "a", "203.0.113.7", 3},
+	{"[::ffff:203.0.113.7]:3", "b", "203.0.113.7", 1},
+	{"[2001:db8::1]:1", "a", "2001:db8::/64", 2},
+	{"[2001:db8::2]:1", "", "2001:db8::/64", 1},
+	{"@", "b", "", 4},
+	{"@", "", "", 1},
 }
 
 func (c caller) request() *http.Request {
-	if c.token == "" {
-		return request(c.peer)
+	r := request(c.peer, "X-Cost", strconv.Itoa(c.cost))
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token)
 	}
-	return request(c.peer, "Authorization", "Bearer "+c.token)
+	return r
+}
+
+func costOf(r *http.Request) int {
+	n, _ := strconv.Atoi(r.Header.Get("X-Cost"))
+	return n
 }
 
 // A rule is a policy and whose requests it is to count together: a kind and a subject, or no subject.
@@ -56,6 +64,9 @@ func drawRules(t *rapid.T, windows []time.Duration) []rule {
 		r.Limit.Requests = rapid.IntRange(0, 8).Draw(t, "limit")
 		r.Optional = i > 0 && rapid.Bool().Draw(t, "optional")
 		r.OnFailure = rapid.SampledFrom([]ratelimit.FailureMode{ratelimit.FailOpen, ratelimit.FailClosed, ratelimit.FailLocal}).Draw(t, "on failure")
+		if rapid.IntRange(0, 2).Draw(t, "cost") == 0 {
+			r.Cost = costOf
+		}
 		r.DryRun = rapid.IntRange(0, 3).Draw(t, "dry run") == 0
 		rules[i] = r
 	}

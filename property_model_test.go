@@ -77,12 +77,14 @@ type inquiry struct {
 	hits   []charged
 	want   ratelimit.Decision
 	counts []int
+	owes   bool // something is given back
 }
 
 // A charged is one policy's part of an inquiry.
 type charged struct {
 	rule
 	span
+	n        int
 	left     time.Duration
 	gaveBack int // of the bucket before the store was asked
 }
@@ -103,7 +105,11 @@ func (p *instance) hits(c caller) []charged {
 		}
 		_, window, _ := strings.Cut(r.Limit.String(), "/")
 		b := bucket{r.Name + "/" + window, kind, subject, r.Limit.Window}
-		hits = append(hits, charged{rule: r, span: span{bucket: b}, gaveBack: p.gaveBack[b]})
+		n := 1
+		if r.Cost != nil {
+			n = c.cost
+		}
+		hits = append(hits, charged{rule: r, span: span{bucket: b}, n: n, gaveBack: p.gaveBack[b]})
 	}
 	return hits
 }
@@ -114,14 +120,18 @@ func (m *model) begin(p *instance, c caller, gone bool, now time.Time, got []rat
 	q.want.Results = make([]ratelimit.Result, len(q.hits))
 	for i, h := range q.hits {
 		r := &q.want.Results[i]
-		*r = ratelimit.Result{Policy: h.Name, Limit: h.Limit, KeyKind: h.kind, DryRun: h.DryRun}
+		*r = ratelimit.Result{Policy: h.Name, Limit: h.Limit, Cost: h.n, KeyKind: h.kind, DryRun: h.DryRun}
 		k, ok := p.known[h.bucket]
 		fresh := now.Before(k.until)
 		if !m.exact {
 			fresh = i < len(got) && got[i].Remembered
 		}
-		if ok && fresh && k.least+1 > h.Limit.Requests {
+		if ok && fresh && k.least+h.n > h.Limit.Requests {
 			r.Outcome, r.Counted, r.Remembered, r.Reset = ratelimit.Refused, true, true, k.end.Sub(now)
+			r.Remaining = max(0, h.Limit.Requests-k.least)
+			if !m.exact && got[i].Remaining < h.n {
+				r.Remaining = got[i].Remaining
+			}
 			q.asks = false
 		}
 	}
@@ -141,7 +151,7 @@ func (m *model) count(q *inquiry) {
 	for i := range q.hits {
 		h := &q.hits[i]
 		h.number, h.left = m.window(h.window)
-		m.counts[h.span]++
+		m.counts[h.span] += h.n
 		q.counts = append(q.counts, m.counts[h.span])
 	}
 }
@@ -156,15 +166,17 @@ func (m *model) answer(q *inquiry, now time.Time, err error) {
 		decide(&q.want.Results[i], h, q.counts[i])
 	}
 	q.conclude()
-	several := len(q.hits) > 1
-	if q.refused() && several {
-		for _, h := range q.hits {
-			m.counts[h.span]--
-			q.gaveBack[h.bucket]++
-			if k, ok := q.known[h.bucket]; ok { // of whatever window: to know too little is no harm
-				k.least--
-				q.known[h.bucket] = k
-			}
+	gives := givesBack(q.hits)
+	for i, h := range q.hits {
+		if !(q.refused() && gives) && !(h.Cost != nil && q.counts[i] > h.Limit.Requests) {
+			continue
+		}
+		q.owes = true
+		m.counts[h.span] -= h.n
+		q.gaveBack[h.bucket] += h.n
+		if k, ok := q.known[h.bucket]; ok { // of whatever window: to know too little is no harm
+			k.least -= h.n
+			q.known[h.bucket] = k
 		}
 	}
 	for i, h := range q.hits {
@@ -181,7 +193,7 @@ func (m *model) answer(q *inquiry, now time.Time, err error) {
 			continue
 		}
 		memory := 5 * time.Second
-		if several && !ok {
+		if gives && !ok {
 			memory = time.Second / 2
 		}
 		q.known[h.bucket] = knowledge{h.number, least, q.began.Add(min(memory, h.left)), now.Add(h.left)}
@@ -204,26 +216,31 @@ func (q *inquiry) fail(m *model, err error) {
 			r.Outcome = ratelimit.Unavailable
 		case ratelimit.FailLocal:
 			h.number, h.left = m.local(h.window)
-			q.local[h.span]++
+			q.local[h.span] += h.n
 			decide(r, *h, q.local[h.span])
 			r.Local = true
 		}
 	}
 	q.conclude()
 	for i, h := range q.hits {
-		if q.want.Outcome != ratelimit.Allowed && len(q.hits) > 1 && q.want.Results[i].Local {
-			q.local[h.span]--
+		r := q.want.Results[i]
+		if r.Local && (q.want.Outcome != ratelimit.Allowed && givesBack(q.hits) || h.Cost != nil && r.Outcome == ratelimit.Refused) {
+			q.local[h.span] -= h.n
 		}
 	}
 }
 
+// givesBack tells whether what is refused is given back.
+func givesBack(hits []charged) bool { return len(hits) > 1 || hits[0].Cost != nil }
+
 // decide is one policy's word on a count.
 func decide(r *ratelimit.Result, h charged, count int) {
 	r.Counted, r.Outcome = true, ratelimit.Allowed
-	r.Remaining, r.Reset = max(0, h.Limit.Requests-count), h.left
 	if count > h.Limit.Requests {
 		r.Outcome = ratelimit.Refused
+		count -= h.n
 	}
+	r.Remaining, r.Reset = max(0, h.Limit.Requests-count), h.left
 }
 
 func (q *inquiry) refused() bool {
@@ -272,10 +289,10 @@ func (m *model) admit(t *rapid.T, hits []charged, got ratelimit.Decision) {
 		if h.DryRun {
 			continue
 		}
-		m.admitted[h.span]++
+		m.admitted[h.span] += h.n
 		m.limits[h.span] = max(m.limits[h.span], h.Limit.Requests)
 		if m.admitted[h.span] > m.limits[h.span] {
-			t.Errorf("%d requests were admitted in one window of %v, of %d", m.admitted[h.span], h.bucket, m.limits[h.span])
+			t.Errorf("%d were admitted in one window of %v, of %d", m.admitted[h.span], h.bucket, m.limits[h.span])
 		}
 	}
 }

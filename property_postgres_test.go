@@ -147,7 +147,7 @@ func (c *cluster) again(t *rapid.T) {
 			}
 			s.lost = false
 			c.model.answer(q, time.Now(), err)
-			owes = owes || err != nil || q.refused() && len(q.hits) > 1
+			owes = owes || err != nil || q.owes
 		}
 		if about(&q.want, &got); !equal(q.want, got) {
 			t.Fatalf("request %d (-want +got):\n%s", i, cmp.Diff(q.want, got, equalDecisions))
