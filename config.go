@@ -68,6 +68,14 @@ type Policy struct {
 	// Limit is how many requests of one caller are admitted per window.
 	Limit Limit
 
+	// LimitFor, if set, returns the limit of a request, such as that of the caller's plan, from its context perhaps.
+	// The zero Limit means that of the policy, and [Unlimited] that the request is not counted. Limits of equal
+	// windows share what a caller has been counted: whoever is given a higher one in mid-window may go
+	// on at once, and has spent what was spent. Limits of other windows begin anew. One that is not valid
+	// is logged and taken for that of the policy. LimitFor must be safe for concurrent use, and must neither
+	// change the request nor read its body. Defaults to the Limit for all.
+	LimitFor func(*http.Request) Limit
+
 	// Key says who the caller is. A request for which it finds no key is counted under the address of
 	// its TCP peer, in a bucket of its own kind that no client with a key shares. Defaults to
 	// [ClientIP], which behind a proxy is the proxy: use [NewClientIP] there.

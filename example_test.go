@@ -215,3 +215,42 @@ func ExamplePolicy_cost() {
 	// 300 refused 200
 	// 200 allowed 0
 }
+
+// Limits depend on the plan of the customer, which a middleware further out has put into the context.
+func ExamplePolicy_limitFor() {
+	type plan struct{}
+	plans := map[string]ratelimit.Limit{ // from a configuration file
+		"pro":      ratelimit.PerMinute(600),
+		"internal": ratelimit.Unlimited(),
+	}
+	counters, err := store.NewMemory(store.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{
+		Policies: []ratelimit.Policy{{
+			Name:  "call",
+			Limit: ratelimit.PerMinute(60), // for plans that are not in the map
+			LimitFor: func(r *http.Request) ratelimit.Limit {
+				name, _ := r.Context().Value(plan{}).(string)
+				return plans[name]
+			},
+		}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, name := range []string{"free", "pro", "internal"} {
+		r := httptest.NewRequest("GET", "/", nil)
+		d := limiter.Check(r.WithContext(context.WithValue(r.Context(), plan{}, name)))
+		fmt.Print(name, " is ", d.Outcome)
+		for _, result := range d.Results {
+			fmt.Print(", limit ", result.Limit, ", ", result.Remaining, " remain")
+		}
+		fmt.Println()
+	}
+	// Output:
+	// free is allowed, limit 60/1m, 59 remain
+	// pro is allowed, limit 600/1m, 598 remain
+	// internal is allowed
+}

@@ -27,7 +27,8 @@ const (
 // the clock of the store. A window of 24 hours is always exactly that long and starts at midnight
 // UTC, whatever the time zone of any machine.
 //
-// The zero value is not a valid limit. Requests of zero, with a window, refuses every request.
+// The zero value is not a valid limit. Requests of zero, with a window, refuses every request, and [Unlimited]
+// none.
 type Limit struct {
 	// Requests is how many requests a window admits, from 0 to [MaxRequests].
 	Requests int
@@ -47,16 +48,29 @@ func PerHour(n int) Limit { return Limit{n, time.Hour} }
 // PerDay returns a limit of n requests in 24 hours.
 func PerDay(n int) Limit { return Limit{n, 24 * time.Hour} }
 
-// String returns the limit as requests per window, such as "5/1m" or "100/1h30m".
-func (l Limit) String() string { return fmt.Sprintf("%d/%s", l.Requests, windowText(l.Window)) }
+// Unlimited returns the limit of callers who have none. Their requests are not counted.
+func Unlimited() Limit { return Limit{Requests: -1} }
+
+const unlimitedText = "unlimited"
+
+// String returns the limit as requests per window, such as "5/1m" or "100/1h30m", or "unlimited".
+func (l Limit) String() string {
+	if l == Unlimited() {
+		return unlimitedText
+	}
+	return fmt.Sprintf("%d/%s", l.Requests, windowText(l.Window))
+}
 
 // ParseLimit returns the limit that a text from a configuration says: a number of requests, "/" or "per", and a
 // window. That is a duration as Go writes it, or a unit with or without a number before it: s, sec,
 // second, m, min, minute, h, hour, d, day, w, week, or the plural of a word. So "100/1m", "5 per hour",
-// "1000 per 15 minutes", "50/day", "20/1h30m" and all that [Limit.String] returns are limits.
+// "1000 per 15 minutes", "50/day", "20/1h30m", "unlimited" and all that [Limit.String] returns are limits.
 //
 // The error quotes the text and says what is wrong with it or with the limit.
 func ParseLimit(s string) (Limit, error) {
+	if strings.TrimSpace(s) == unlimitedText {
+		return Unlimited(), nil
+	}
 	requests, window, ok := strings.Cut(s, "/")
 	if !ok {
 		requests, window, ok = strings.Cut(s, " per ")
@@ -129,6 +143,7 @@ func (l *Limit) UnmarshalText(text []byte) error {
 // nothing.
 func (l Limit) mistake() string {
 	switch {
+	case l == Unlimited():
 	case l.Requests < 0 || l.Requests > MaxRequests:
 		return fmt.Sprintf("Requests is %d, want 0 to %d", l.Requests, MaxRequests)
 	case l.Window < MinWindow || l.Window > MaxWindow:

@@ -37,6 +37,7 @@ func TestLimitString(t *testing.T) {
 		{ratelimit.Limit{Requests: 1, Window: time.Minute + time.Millisecond}, "1/1m0.001s"},
 		{ratelimit.Limit{Requests: ratelimit.MaxRequests, Window: 366 * day}, "1000000000/8784h"},
 		{ratelimit.Limit{}, "0/0s"},
+		{ratelimit.Unlimited(), "unlimited"},
 		{ratelimit.PerMinute(-1), "-1/1m"},
 	} {
 		if diff := cmp.Diff(test.want, test.limit.String()); diff != "" {
@@ -138,6 +139,7 @@ func TestParseLimit(t *testing.T) {
 		"1 per min":            per(1, time.Minute),
 		"1 per w":              per(1, 7*day),
 		"0/1m":                 per(0, time.Minute),
+		" unlimited ":          ratelimit.Unlimited(),
 		"007/1m":               per(7, time.Minute),
 		"1000000000/366d":      per(ratelimit.MaxRequests, ratelimit.MaxWindow),
 		"1000000000 per 8784h": per(ratelimit.MaxRequests, ratelimit.MaxWindow),
@@ -169,6 +171,7 @@ func TestParseLimit(t *testing.T) {
 		"5perhour":                shape,
 		"\u0661/1m":               shape, // a digit, but no ASCII one
 		"5/1m/2":                  noWindow("1m/2"),
+		"Unlimited":               shape,
 		"5/fortnight":             noWindow("fortnight"),
 		"5/1M":                    noWindow("1M"), // minutes or months?
 		"5/month":                 noWindow("month"),

@@ -68,9 +68,14 @@ func New(store Store, config Config) (*Limiter, error) {
 		if p.OnFailure == FailLocal && l.local == nil {
 			l.local = memory.New(maxLocalBuckets)
 		}
-		l.policies = append(l.policies, policy{p, p.Name + "/" + windowText(p.Limit.Window) + ":", newMemo()})
+		l.policies = append(l.policies, policy{p, bucketPrefix(p.Name, p.Limit.Window), newMemo()})
 	}
 	return l, nil
+}
+
+// bucketPrefix is what the buckets of a policy and a window begin with.
+func bucketPrefix(name string, window time.Duration) string {
+	return name + "/" + windowText(window) + ":"
 }
 
 // Handler returns a handler that passes to next the requests that are within the limits, and answers
@@ -157,7 +162,11 @@ func (l *Limiter) check(r *http.Request) Decision {
 	began := time.Now()
 	hits, results := l.keys(r)
 	d, ok := l.recall(hits, results, began)
-	if !ok {
+	switch {
+	case ok:
+	case len(hits) == 0: // no policy has a limit for the caller
+		d.Outcome = Allowed
+	default:
 		d = l.ask(r.Context(), hits, results)
 	}
 	if err := ended(r.Context()); err != nil {
@@ -175,8 +184,8 @@ func (l *Limiter) check(r *http.Request) Decision {
 	return d
 }
 
-// keys finds out who is calling: one hit and one result, still to be decided, for each policy that
-// applies.
+// keys finds out who is calling and what the limits are: one hit and one result, still to be decided, for each
+// policy that applies.
 func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
 	var hits []Hit
 	var results []Result
@@ -191,6 +200,10 @@ func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
 	}
 	for i := range l.policies {
 		p := &l.policies[i]
+		limit := l.limitOf(p, r)
+		if limit == Unlimited() {
+			continue
+		}
 		key := p.Key(r)
 		if key.IsZero() {
 			if p.Optional {
@@ -198,9 +211,14 @@ func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
 			}
 			key = fallbackKey(r)
 		}
-		bucket := p.memo.bucket(l.hasher, p.prefix, key)
+		var bucket string
+		if limit.Window == p.Limit.Window {
+			bucket = p.memo.bucket(l.hasher, p.prefix, key)
+		} else {
+			bucket = l.hasher.bucket(bucketPrefix(p.Name, limit.Window), key)
+		}
 		result := Result{
-			Policy: p.Name, Limit: p.Limit, Cost: 1, KeyKind: key.Kind(), DryRun: p.DryRun,
+			Policy: p.Name, Limit: limit, Cost: 1, KeyKind: key.Kind(), DryRun: p.DryRun,
 			onFailure: p.OnFailure, costly: p.Cost != nil,
 		}
 		if p.Cost != nil {
@@ -209,10 +227,26 @@ func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
 		if l.config.PartitionKey {
 			result.partitionKey = l.hasher.partitionKey(bucket)
 		}
-		hits = append(hits, Hit{Bucket: bucket, Window: p.Limit.Window, N: result.Cost})
+		hits = append(hits, Hit{Bucket: bucket, Window: limit.Window, N: result.Cost})
 		results = append(results, result)
 	}
 	return hits, results
+}
+
+// limitOf returns the limit that the policy has for a request.
+func (l *Limiter) limitOf(p *policy, r *http.Request) Limit {
+	if p.LimitFor == nil {
+		return p.Limit
+	}
+	limit := p.LimitFor(r)
+	if limit == (Limit{}) {
+		return p.Limit
+	}
+	if mistake := limit.mistake(); mistake != "" {
+		l.log.Error("ratelimit: LimitFor returned a limit that is not valid", errors.New(mistake), slog.String("policy", p.Name))
+		return p.Limit
+	}
+	return limit
 }
 
 // recall refuses a request without asking the store, if one of its buckets is known to be over its limit

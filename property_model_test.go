@@ -93,6 +93,9 @@ type charged struct {
 func (p *instance) hits(c caller) []charged {
 	var hits []charged
 	for _, r := range p.rules {
+		if r.Limit = r.limit(c); r.Limit == ratelimit.Unlimited() {
+			continue
+		}
 		kind, subject := r.who(c)
 		switch {
 		case subject != "":
@@ -135,6 +138,7 @@ func (m *model) begin(p *instance, c caller, gone bool, now time.Time, got []rat
 			q.asks = false
 		}
 	}
+	q.asks = q.asks && len(q.hits) > 0
 	if !q.asks {
 		for i := range q.want.Results {
 			if r := &q.want.Results[i]; !r.Remembered {
@@ -231,7 +235,7 @@ func (q *inquiry) fail(m *model, err error) {
 }
 
 // givesBack tells whether what is refused is given back.
-func givesBack(hits []charged) bool { return len(hits) > 1 || hits[0].Cost != nil }
+func givesBack(hits []charged) bool { return len(hits) > 1 || len(hits) == 1 && hits[0].Cost != nil }
 
 // decide is one policy's word on a count.
 func decide(r *ratelimit.Result, h charged, count int) {
