@@ -254,3 +254,64 @@ func ExamplePolicy_limitFor() {
 	// pro is allowed, limit 600/1m, 598 remain
 	// internal is allowed
 }
+
+// A worker asks before it takes on a job, and puts it off by as long as the limit wants.
+func ExampleLimiter_Allow() {
+	counters, err := store.NewMemory(store.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{
+		Policies: []ratelimit.Policy{
+			{Name: "mail.customer", Limit: ratelimit.PerDay(2)},
+			{Name: "mail.all", Limit: ratelimit.PerDay(1000)},
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	all := ratelimit.NewKey("queue", "mail")
+	for _, customer := range []string{"ada", "ada", "ada", "bob"} {
+		d := limiter.Allow(context.Background(), ratelimit.NewKey("customer", customer), all)
+		if d.Outcome != ratelimit.Allowed {
+			fmt.Println(customer, "is put off:", d.RetryAfter > 0)
+			continue
+		}
+		fmt.Println(customer, "is written to")
+	}
+	// Output:
+	// ada is written to
+	// ada is written to
+	// ada is put off: true
+	// bob is written to
+}
+
+// An interceptor of gRPC, here without its types: whoever has authenticated the call has put the account into the
+// context.
+func ExampleLimiter_Allow_interceptor() {
+	type account struct{}
+	counters, err := store.NewMemory(store.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{
+		Policies: []ratelimit.Policy{{Name: "call", Limit: ratelimit.PerMinute(1)}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	intercept := func(ctx context.Context, handler func(context.Context) error) error {
+		name, _ := ctx.Value(account{}).(string)
+		if d := limiter.Allow(ctx, ratelimit.NewKey("account", name)); d.Outcome != ratelimit.Allowed {
+			return fmt.Errorf("%s, try again later", d.Outcome) // codes.ResourceExhausted, with errdetails.RetryInfo
+		}
+		return handler(ctx)
+	}
+	ctx := context.WithValue(context.Background(), account{}, "ada")
+	for range 2 {
+		fmt.Println(intercept(ctx, func(context.Context) error { return nil }))
+	}
+	// Output:
+	// <nil>
+	// refused, try again later
+}

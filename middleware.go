@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/krow/ratelimit/internal/logevery"
@@ -99,7 +100,7 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		d := outer.join(l.check(r))
+		d := outer.join(l.check(r, nil))
 		l.config.Headers.write(w.Header(), d, time.Now)
 		if d.Outcome != Allowed {
 			setRefusalHeaders(w.Header(), d)
@@ -152,15 +153,30 @@ func (l *Limiter) Check(r *http.Request) Decision {
 	if l.skips(r) {
 		return Decision{Outcome: Allowed}
 	}
-	return l.check(r)
+	return l.check(r, nil)
+}
+
+// Allow is [Limiter.Check] for what is no HTTP request: a call of gRPC, a message, a job of a queue. It counts under
+// the keys given, one for each policy in the order of the configuration; the last one is for all that are left. In
+// place of a zero [Key] all share one, of kind "none", unless the policy is optional.
+//
+// The functions of the configuration get an empty request with ctx, where they find whatever the caller has put
+// there; Skip and Key are not called. Allow waits for the store as Check does. It panics if there is no key or
+// there are more of them than policies.
+func (l *Limiter) Allow(ctx context.Context, keys ...Key) Decision {
+	if len(keys) == 0 || len(keys) > len(l.policies) {
+		panic(fmt.Sprintf("ratelimit: Allow: %d keys for %d policies, want one for each or one for all", len(keys), len(l.policies)))
+	}
+	r := &http.Request{Header: make(http.Header), URL: new(url.URL)}
+	return l.check(r.WithContext(ctx), keys)
 }
 
 func (l *Limiter) skips(r *http.Request) bool { return l.config.Skip != nil && l.config.Skip(r) }
 
-// check is Check of a request that is not skipped.
-func (l *Limiter) check(r *http.Request) Decision {
+// check is Check of a request that is not skipped, under the keys given if there are any.
+func (l *Limiter) check(r *http.Request, given []Key) Decision {
 	began := time.Now()
-	hits, results := l.keys(r)
+	hits, results := l.keys(r, given)
 	d, ok := l.recall(hits, results, began)
 	switch {
 	case ok:
@@ -186,7 +202,7 @@ func (l *Limiter) check(r *http.Request) Decision {
 
 // keys finds out who is calling and what the limits are: one hit and one result, still to be decided, for each
 // policy that applies.
-func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
+func (l *Limiter) keys(r *http.Request, given []Key) ([]Hit, []Result) {
 	var hits []Hit
 	var results []Result
 	if len(l.policies) == 1 {
@@ -204,7 +220,12 @@ func (l *Limiter) keys(r *http.Request) ([]Hit, []Result) {
 		if limit == Unlimited() {
 			continue
 		}
-		key := p.Key(r)
+		var key Key
+		if given == nil {
+			key = p.Key(r)
+		} else {
+			key = given[min(i, len(given)-1)]
+		}
 		if key.IsZero() {
 			if p.Optional {
 				continue

@@ -123,7 +123,7 @@ func TestRefusalsUnderARaisedLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &http.Request{RemoteAddr: "203.0.113.7:1"}
-	hits, _ := l.keys(r)
+	hits, _ := l.keys(r, nil)
 	l.refusals.remember(hits[0].Bucket, Count{Total: 100, Left: time.Hour}, time.Now(), 0, false) // under a limit of 100
 	if d := l.Check(r); d.Outcome != Allowed || d.Results[0].Remaining != 49 || !asked {
 		t.Errorf("decision is %+v, want it allowed by the store with 49 remaining", d)
