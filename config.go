@@ -138,32 +138,7 @@ func (c Config) validate() error {
 	wrong := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("ratelimit: Config."+format, args...))
 	}
-	if len(c.Policies) == 0 {
-		wrong("Policies is empty, want at least one")
-	}
-	names := make(map[string]int)
-	optional := 0
-	for i, p := range c.Policies {
-		if err := validateName(p.Name); err != nil {
-			wrong("Policies[%d].Name %w", i, err)
-		} else if j, ok := names[strings.ToLower(p.Name)]; ok {
-			wrong("Policies[%d].Name is %q, like that of Policies[%d], want names that differ by more than case", i, p.Name, j)
-		} else {
-			names[strings.ToLower(p.Name)] = i
-		}
-		if mistake := p.Limit.mistake(); mistake != "" {
-			wrong("Policies[%d].Limit.%s", i, mistake)
-		}
-		if p.OnFailure < FailOpen || p.OnFailure > FailLocal {
-			wrong("Policies[%d].OnFailure is %v, want FailOpen, FailClosed or FailLocal", i, p.OnFailure)
-		}
-		if p.Optional {
-			optional++
-		}
-	}
-	if optional > 0 && optional == len(c.Policies) {
-		wrong("Policies are all optional, want one that counts every request")
-	}
+	errs = append(errs, validatePolicies("ratelimit: Config.Policies", c.Policies)...)
 	// An empty secret is not none: it comes from an environment variable that was not set.
 	if n := len(c.Secret); c.Secret != nil && n < minSecret {
 		wrong("Secret has %d bytes, want at least %d, or nil", n, minSecret)
@@ -181,6 +156,41 @@ func (c Config) validate() error {
 		wrong("PartitionKey is set and Headers is %v, want HeadersStructured among them", c.Headers)
 	}
 	return errors.Join(errs...)
+}
+
+// validatePolicies returns all that is wrong with policies, in errors that begin with where they are.
+func validatePolicies(where string, policies []Policy) []error {
+	var errs []error
+	wrong := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf(where+format, args...))
+	}
+	if len(policies) == 0 {
+		wrong(" is empty, want at least one")
+	}
+	names := make(map[string]int)
+	optional := 0
+	for i, p := range policies {
+		if err := validateName(p.Name); err != nil {
+			wrong("[%d].Name %w", i, err)
+		} else if j, ok := names[strings.ToLower(p.Name)]; ok {
+			wrong("[%d].Name is %q, like that of policy %d, want names that differ by more than case", i, p.Name, j)
+		} else {
+			names[strings.ToLower(p.Name)] = i
+		}
+		if mistake := p.Limit.mistake(); mistake != "" {
+			wrong("[%d].Limit.%s", i, mistake)
+		}
+		if p.OnFailure < FailOpen || p.OnFailure > FailLocal {
+			wrong("[%d].OnFailure is %v, want FailOpen, FailClosed or FailLocal", i, p.OnFailure)
+		}
+		if p.Optional {
+			optional++
+		}
+	}
+	if optional > 0 && optional == len(policies) {
+		wrong(" are all optional, want one that counts every request")
+	}
+	return errs
 }
 
 // validateName returns what is wrong with a policy's name, in words that follow the name of a field.

@@ -63,12 +63,12 @@ func TestNewMistakes(t *testing.T) {
 		{
 			"HD-23 names that differ by case alone", memory,
 			ratelimit.Config{Policies: []ratelimit.Policy{{Name: "Daily", Limit: limit}, {Name: "other", Limit: limit}, {Name: "daily", Limit: limit}}},
-			[]string{`Config.Policies[2].Name is "daily", like that of Policies[0], want names that differ by more than case`},
+			[]string{`Config.Policies[2].Name is "daily", like that of policy 0, want names that differ by more than case`},
 		},
 		{
 			"equal names, different windows", memory,
 			ratelimit.Config{Policies: []ratelimit.Policy{{Name: "a", Limit: limit}, {Name: "a", Limit: ratelimit.PerHour(1)}}},
-			[]string{`Config.Policies[1].Name is "a", like that of Policies[0], want names that differ by more than case`},
+			[]string{`Config.Policies[1].Name is "a", like that of policy 0, want names that differ by more than case`},
 		},
 
 		{
@@ -138,7 +138,7 @@ func TestNewMistakes(t *testing.T) {
 				"Config.Policies[0].Limit.Window is 0s, want 1s to 366 days",
 				"Config.Policies[1].Limit.Requests is -1, want 0 to 1000000000",
 				"Config.Policies[1].OnFailure is FailureMode(9), want FailOpen, FailClosed or FailLocal",
-				`Config.Policies[2].Name is "A", like that of Policies[1], want names that differ by more than case`,
+				`Config.Policies[2].Name is "A", like that of policy 1, want names that differ by more than case`,
 				"Config.Policies[2].Limit.Window is 1.5015s, want whole milliseconds",
 				"Config.Policies are all optional, want one that counts every request",
 				"Config.Secret has 7 bytes, want at least 32, or nil",

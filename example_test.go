@@ -315,3 +315,34 @@ func ExampleLimiter_Allow_interceptor() {
 	// <nil>
 	// refused, try again later
 }
+
+// A service reads its configuration anew, when it gets a SIGHUP perhaps. What has been counted stays.
+func ExampleLimiter_SetPolicies() {
+	counters, err := store.NewMemory(store.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	read := func(text string) []ratelimit.Policy {
+		var limits map[string]ratelimit.Limit
+		if err := json.Unmarshal([]byte(text), &limits); err != nil {
+			log.Fatal(err)
+		}
+		return []ratelimit.Policy{{Name: "call", Limit: limits["call"]}}
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{Policies: read(`{"call": "2 per day"}`)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ask := func() {
+		d := limiter.Check(httptest.NewRequest("GET", "/", nil))
+		fmt.Println(d.Outcome, d.Results[0].Remaining)
+	}
+	ask()
+	if err := limiter.SetPolicies(read(`{"call": "10 per day"}`)); err != nil {
+		log.Print(err) // and go on with the old ones
+	}
+	ask()
+	// Output:
+	// allowed 1
+	// allowed 8
+}

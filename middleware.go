@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/krow/ratelimit/internal/logevery"
@@ -21,15 +22,15 @@ const maxLocalBuckets = 65_536
 // be back at any moment.
 const unavailableFor = time.Second
 
-// A Limiter decides which requests are within the limits. It is made by [New], never changes, and is
-// safe for concurrent use. It starts no goroutine and has nothing to close.
+// A Limiter decides which requests are within the limits. It is made by [New], and nothing of it changes but
+// by [Limiter.SetPolicies]. It is safe for concurrent use, starts no goroutine and has nothing to close.
 type Limiter struct {
 	store    Store
-	config   Config
-	policies []policy
+	config   Config // without what is below
+	policies atomic.Pointer[[]policy]
 	hasher   *hasher
 	refusals *refusals
-	local    *memory.Counter // nil if no policy is FailLocal
+	local    *memory.Counter // for policies that are FailLocal
 	log      *logevery.Logger
 	dryLog   *logevery.Logger // of what would have been refused
 }
@@ -58,20 +59,37 @@ func New(store Store, config Config) (*Limiter, error) {
 		config:   config,
 		hasher:   newHasher(config.Secret),
 		refusals: newRefusals(),
+		local:    memory.New(maxLocalBuckets),
 		log:      logevery.New(config.Logger, time.Second),
 		dryLog:   logevery.New(config.Logger, time.Second),
 	}
 	l.config.Secret = nil // the hasher has it; here, package fmt would print it with the Limiter
-	for _, p := range config.Policies {
+	l.config.Policies = nil
+	l.usePolicies(config.Policies)
+	return l, nil
+}
+
+// SetPolicies has the limiter go on with other policies, as a service does that reads its configuration anew. Each
+// request is decided by the old ones or by the new ones, all of them. No count is lost: a policy that has kept its
+// name and window goes on with what is counted, under whatever limit. If the policies are not valid, all
+// mistakes are returned and the old ones stay.
+func (l *Limiter) SetPolicies(policies []Policy) error {
+	if err := errors.Join(validatePolicies("ratelimit: SetPolicies: policies", policies)...); err != nil {
+		return err
+	}
+	l.usePolicies(policies)
+	return nil
+}
+
+func (l *Limiter) usePolicies(policies []Policy) {
+	all := make([]policy, 0, len(policies))
+	for _, p := range policies {
 		if p.Key == nil {
 			p.Key = ClientIP
 		}
-		if p.OnFailure == FailLocal && l.local == nil {
-			l.local = memory.New(maxLocalBuckets)
-		}
-		l.policies = append(l.policies, policy{p, bucketPrefix(p.Name, p.Limit.Window), newMemo()})
+		all = append(all, policy{p, bucketPrefix(p.Name, p.Limit.Window), newMemo()})
 	}
-	return l, nil
+	l.policies.Store(&all)
 }
 
 // bucketPrefix is what the buckets of a policy and a window begin with.
@@ -158,14 +176,14 @@ func (l *Limiter) Check(r *http.Request) Decision {
 
 // Allow is [Limiter.Check] for what is no HTTP request: a call of gRPC, a message, a job of a queue. It counts under
 // the keys given, one for each policy in the order of the configuration; the last one is for all that are left. In
-// place of a zero [Key] all share one, of kind "none", unless the policy is optional.
+// place of a zero [Key], or of none at all, there is one of kind "none" that all share, unless the policy is
+// optional.
 //
 // The functions of the configuration get an empty request with ctx, where they find whatever the caller has put
-// there; Skip and Key are not called. Allow waits for the store as Check does. It panics if there is no key or
-// there are more of them than policies.
+// there; Skip and Key are not called. Allow waits for the store as Check does.
 func (l *Limiter) Allow(ctx context.Context, keys ...Key) Decision {
-	if len(keys) == 0 || len(keys) > len(l.policies) {
-		panic(fmt.Sprintf("ratelimit: Allow: %d keys for %d policies, want one for each or one for all", len(keys), len(l.policies)))
+	if len(keys) == 0 {
+		keys = []Key{{}}
 	}
 	r := &http.Request{Header: make(http.Header), URL: new(url.URL)}
 	return l.check(r.WithContext(ctx), keys)
@@ -203,19 +221,20 @@ func (l *Limiter) check(r *http.Request, given []Key) Decision {
 // keys finds out who is calling and what the limits are: one hit and one result, still to be decided, for each
 // policy that applies.
 func (l *Limiter) keys(r *http.Request, given []Key) ([]Hit, []Result) {
+	policies := *l.policies.Load()
 	var hits []Hit
 	var results []Result
-	if len(l.policies) == 1 {
+	if len(policies) == 1 {
 		both := new(struct { // one allocation
 			hits    [1]Hit
 			results [1]Result
 		})
 		hits, results = both.hits[:0], both.results[:0]
 	} else {
-		hits, results = make([]Hit, 0, len(l.policies)), make([]Result, 0, len(l.policies))
+		hits, results = make([]Hit, 0, len(policies)), make([]Result, 0, len(policies))
 	}
-	for i := range l.policies {
-		p := &l.policies[i]
+	for i := range policies {
+		p := &policies[i]
 		limit := l.limitOf(p, r)
 		if limit == Unlimited() {
 			continue

@@ -78,20 +78,21 @@ func TestAllowHasAContext(t *testing.T) {
 	}
 }
 
-func TestAllowPanics(t *testing.T) {
+// Keys that are missing are one that all share, and those that no policy is left for are not used.
+func TestAllowWithoutKeys(t *testing.T) {
 	t.Parallel()
-	limiter := newLimiter(t, memoryStore(t), ratelimit.Config{Policies: []ratelimit.Policy{{Name: "a", Limit: long(1)}}})
-	for want, keys := range map[string][]ratelimit.Key{
-		"ratelimit: Allow: 0 keys for 1 policies, want one for each or one for all": nil,
-		"ratelimit: Allow: 2 keys for 1 policies, want one for each or one for all": make([]ratelimit.Key, 2),
+	limiter := newLimiter(t, memoryStore(t), ratelimit.Config{Policies: []ratelimit.Policy{{Name: "a", Limit: long(10)}}})
+	for _, test := range []struct {
+		keys []ratelimit.Key
+		kind string
+		left int
+	}{
+		{nil, "none", 9},
+		{make([]ratelimit.Key, 2), "none", 8},
+		{[]ratelimit.Key{ratelimit.NewKey("account", "ada"), ratelimit.NewKey("account", "bob")}, "account", 9},
 	} {
-		func() {
-			defer func() {
-				if got := recover(); got != want {
-					t.Errorf("recovered %v, want %s", got, want)
-				}
-			}()
-			limiter.Allow(t.Context(), keys...)
-		}()
+		if r := limiter.Allow(t.Context(), test.keys...).Results[0]; r.KeyKind != test.kind || r.Remaining != test.left {
+			t.Errorf("%d keys: kind %s, %d remain, want %s and %d", len(test.keys), r.KeyKind, r.Remaining, test.kind, test.left)
+		}
 	}
 }

@@ -75,7 +75,7 @@ func TestNothingIsGivenAway(t *testing.T) {
 					tell(&out, &log, key, &key, holder, []ratelimit.Key{key})
 				}
 			}
-			tell(&out, &log, config, &config, limiter, *limiter, struct{ l *ratelimit.Limiter }{limiter})
+			tell(&out, &log, config, &config, limiter, struct{ l *ratelimit.Limiter }{limiter})
 		}
 	}
 	all := seen.take()

@@ -128,7 +128,7 @@ func TestRefusalsUnderARaisedLimit(t *testing.T) {
 	if d := l.Check(r); d.Outcome != Allowed || d.Results[0].Remaining != 49 || !asked {
 		t.Errorf("decision is %+v, want it allowed by the store with 49 remaining", d)
 	}
-	l.policies[0].Limit = PerHour(40)
+	(*l.policies.Load())[0].Limit = PerHour(40)
 	asked = false
 	if d := l.Check(r); d.Outcome != Refused || d.Results[0].Remaining != 0 || asked {
 		t.Errorf("decision is %+v, want a refusal from memory under a lower limit", d)
