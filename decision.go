@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -72,6 +73,9 @@ type Result struct {
 	// Reset is the time until the window ends.
 	Reset time.Duration
 
+	limiter      *Limiter
+	charge       Charge       // what stays counted of the request, for Refund
+	refunded     *atomic.Bool // shared by copies
 	onFailure    FailureMode
 	costly       bool   // the policy has a Cost
 	spared       bool   // not counted because another policy refused the request from memory
@@ -133,6 +137,23 @@ func (d *Decision) end(err error) {
 	for i := range d.Results {
 		if r := &d.Results[i]; !r.Counted {
 			r.Outcome = d.Outcome
+		}
+	}
+}
+
+// Refund gives back what an allowed request has spent, for limits on what comes of requests, such as log-ins
+// that fail. It is taken off the windows that were charged, as far as they are still there, before the next request
+// of the caller is counted. The decision's other copies know of it: a request is given back once. For any
+// other outcome Refund does nothing. It does not wait for the store, and is safe for concurrent use.
+//
+// Another process that has seen the count at the limit goes on refusing for up to five seconds.
+func (d Decision) Refund() {
+	if d.Outcome != Allowed {
+		return
+	}
+	for i := range d.Results {
+		if r := &d.Results[i]; r.charge.N > 0 && r.refunded.CompareAndSwap(false, true) {
+			r.limiter.refund(r)
 		}
 	}
 }

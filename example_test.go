@@ -346,3 +346,34 @@ func ExampleLimiter_SetPolicies() {
 	// allowed 1
 	// allowed 8
 }
+
+// Only log-ins that fail are limited: one that succeeds gives back what it has spent.
+func ExampleDecision_Refund() {
+	counters, err := store.NewMemory(store.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{
+		Policies: []ratelimit.Policy{{Name: "login.failed", Limit: ratelimit.PerDay(2), OnFailure: ratelimit.FailLocal}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	login := limiter.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); password != "open sesame" {
+			http.Error(w, "wrong password", http.StatusUnauthorized)
+			return
+		}
+		if d, ok := ratelimit.FromContext(r.Context()); ok {
+			d.Refund()
+		}
+	}))
+	for _, password := range []string{"open sesame", "open sesame", "hunter2", "open sesame", "12345", "qwerty"} {
+		r := httptest.NewRequest("POST", "/login", nil)
+		r.SetBasicAuth("ali baba", password)
+		w := httptest.NewRecorder()
+		login.ServeHTTP(w, r)
+		fmt.Print(w.Code, " ")
+	}
+	// Output: 200 200 401 200 401 429
+}

@@ -224,14 +224,16 @@ func (l *Limiter) keys(r *http.Request, given []Key) ([]Hit, []Result) {
 	policies := *l.policies.Load()
 	var hits []Hit
 	var results []Result
+	var refunded []atomic.Bool
 	if len(policies) == 1 {
-		both := new(struct { // one allocation
-			hits    [1]Hit
-			results [1]Result
+		all := new(struct { // one allocation
+			hits     [1]Hit
+			results  [1]Result
+			refunded [1]atomic.Bool
 		})
-		hits, results = both.hits[:0], both.results[:0]
+		hits, results, refunded = all.hits[:0], all.results[:0], all.refunded[:]
 	} else {
-		hits, results = make([]Hit, 0, len(policies)), make([]Result, 0, len(policies))
+		hits, results, refunded = make([]Hit, 0, len(policies)), make([]Result, 0, len(policies)), make([]atomic.Bool, len(policies))
 	}
 	for i := range policies {
 		p := &policies[i]
@@ -259,7 +261,7 @@ func (l *Limiter) keys(r *http.Request, given []Key) ([]Hit, []Result) {
 		}
 		result := Result{
 			Policy: p.Name, Limit: limit, Cost: 1, KeyKind: key.Kind(), DryRun: p.DryRun,
-			onFailure: p.OnFailure, costly: p.Cost != nil,
+			limiter: l, refunded: &refunded[i], onFailure: p.OnFailure, costly: p.Cost != nil,
 		}
 		if p.Cost != nil {
 			result.Cost = min(max(p.Cost(r), 1), MaxRequests)
@@ -364,8 +366,12 @@ func (l *Limiter) decide(hits []Hit, results []Result, counts []Count, asked tim
 	gives := givesBack(results)
 	var charges []Charge
 	for i := range results {
-		if r := &results[i]; d.Outcome == Refused && gives || r.Outcome == Refused && r.costly {
-			charges = append(charges, Charge{Bucket: hits[i].Bucket, Start: counts[i].Start, N: hits[i].N})
+		r := &results[i]
+		charge := Charge{Bucket: hits[i].Bucket, Start: counts[i].Start, N: hits[i].N}
+		if d.Outcome == Refused && gives || r.Outcome == Refused && r.costly {
+			charges = append(charges, charge)
+		} else {
+			r.charge = charge
 		}
 	}
 	if len(charges) > 0 {
@@ -412,11 +418,26 @@ func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
 	d.conclude()
 	gives := d.Outcome != Allowed && givesBack(results)
 	for i := range results {
-		if r := &results[i]; r.Local && (gives || r.Outcome == Refused && r.costly) {
-			l.local.GiveBack(hits[i].Bucket, counts[i].Start, hits[i].N)
+		r := &results[i]
+		if !r.Local {
+			continue
+		}
+		r.charge = Charge{Bucket: hits[i].Bucket, Start: counts[i].Start, N: hits[i].N}
+		if gives || r.Outcome == Refused && r.costly {
+			r.refunded.Store(true)
+			l.refund(r)
 		}
 	}
 	return d
+}
+
+// refund gives back what is charged to a policy.
+func (l *Limiter) refund(r *Result) {
+	if r.Local {
+		l.local.GiveBack(r.charge.Bucket, r.charge.Start, r.charge.N)
+		return
+	}
+	l.giveBack([]Charge{r.charge})
 }
 
 // IsPreflight tells whether r is a preflight request of CORS (Fetch standard, section "HTTP

@@ -204,6 +204,28 @@ func (m *model) answer(q *inquiry, now time.Time, err error) {
 	}
 }
 
+// refund gives back what an allowed request has spent: all but what was given back already.
+func (m *model) refund(q *inquiry) {
+	for i, h := range q.hits {
+		r := q.want.Results[i]
+		switch {
+		case !r.Counted || h.Cost != nil && r.Outcome == ratelimit.Refused:
+		case r.Local:
+			q.local[h.span] -= h.n
+		default:
+			m.counts[h.span] -= h.n
+			if !h.DryRun {
+				m.admitted[h.span] -= h.n
+			}
+			q.gaveBack[h.bucket] += h.n
+			if k, ok := q.known[h.bucket]; ok {
+				k.least -= h.n
+				q.known[h.bucket] = k
+			}
+		}
+	}
+}
+
 // fail decides by the failure modes.
 func (q *inquiry) fail(m *model, err error) {
 	q.want.Err = err

@@ -133,6 +133,7 @@ func (s *server) countAnother(t *rapid.T) error {
 // again makes one request after another.
 func (c *cluster) again(t *rapid.T) {
 	s, who := c.processes[rapid.IntRange(0, 1).Draw(t, "process")], callers[rapid.IntRange(0, len(callers)-1).Draw(t, "caller")]
+	refund := rapid.IntRange(0, 3).Draw(t, "refund") == 0
 	owes := false // a statement, to give back or to show that the database answers again
 	for i := range rapid.IntRange(1, 7).Draw(t, "times") {
 		began := time.Now()
@@ -153,6 +154,13 @@ func (c *cluster) again(t *rapid.T) {
 			t.Fatalf("request %d (-want +got):\n%s", i, cmp.Diff(q.want, got, equalDecisions))
 		}
 		c.model.admit(t, q.hits, got)
+		if refund && got.Outcome == ratelimit.Allowed {
+			c.model.refund(q)
+			owes = owes || len(q.hits) > 0
+		}
+		if refund {
+			got.Refund()
+		}
 	}
 	if owes {
 		s.settle(t)

@@ -100,6 +100,7 @@ func logTo(t *rapid.T) *slog.Logger { return slog.New(slog.NewTextHandler(t.Outp
 type call struct {
 	process, caller int
 	gone            bool
+	refund          bool
 	fate            fate
 	inquiry         *inquiry
 	hits            []ratelimit.Hit
@@ -111,7 +112,7 @@ type call struct {
 
 // GoString shows what was drawn, in the report of an example that fails.
 func (c call) GoString() string {
-	return fmt.Sprintf("{process %d caller %d gone %v fate %d}", c.process, c.caller, c.gone, c.fate)
+	return fmt.Sprintf("{process %d caller %d gone %v refund %v fate %d}", c.process, c.caller, c.gone, c.refund, c.fate)
 }
 
 // A fate is what happens to a call of the store.
@@ -143,6 +144,8 @@ var (
 	drawCall = rapid.Custom(func(t *rapid.T) call {
 		c := call{process: rapid.IntRange(0, 1).Draw(t, "process"), caller: rapid.IntRange(0, len(callers)-1).Draw(t, "caller")}
 		switch rapid.IntRange(0, 19).Draw(t, "fate") {
+		case 15, 16:
+			c.refund = true
 		case 17:
 			c.gone = true
 		case 18:
@@ -212,6 +215,13 @@ func (b *bubble) serve(t *rapid.T, calls []call, there, back time.Duration, orde
 			t.Fatalf("request %d (-want +got):\n%s", i, cmp.Diff(c.inquiry.want, *c.got, equalDecisions))
 		}
 		b.model.admit(t, c.inquiry.hits, *c.got)
+		if c.refund && c.got.Outcome == ratelimit.Allowed {
+			b.model.refund(c.inquiry)
+		}
+		if c.refund {
+			c.got.Refund()
+			c.got.Refund() // to no effect
+		}
 	}
 }
 
