@@ -328,8 +328,8 @@ func (l *Limiter) ask(parent context.Context, hits []Hit, results []Result) Deci
 	ctx := patience.New(parent, asked.Add(l.config.Deadline))
 	defer ctx.End()
 	counts, err := l.store.Add(ctx, hits)
-	if err == nil && len(counts) != len(hits) {
-		err = fmt.Errorf("%w: it returned %d counts for %d hits", ErrUnavailable, len(counts), len(hits))
+	if err == nil {
+		err = checkCounts(counts, hits)
 	}
 	switch {
 	case err == nil:
@@ -339,6 +339,20 @@ func (l *Limiter) ask(parent context.Context, hits []Hit, results []Result) Deci
 	default:
 		return l.fail(hits, results, err)
 	}
+}
+
+// checkCounts finds counts that cannot be right. A store that is not the limiter's own may return them, and would
+// let everybody pass.
+func checkCounts(counts []Count, hits []Hit) error {
+	if len(counts) != len(hits) {
+		return fmt.Errorf("%w: it returned %d counts for %d hits", ErrUnavailable, len(counts), len(hits))
+	}
+	for i, hit := range hits {
+		if counts[i].Total < int64(hit.N) {
+			return fmt.Errorf("%w: it returned a count of %d for a hit of %d", ErrUnavailable, counts[i].Total, hit.N)
+		}
+	}
+	return nil
 }
 
 // ended returns why the request's context has ended, or nil. Its deadline may have passed a moment before the

@@ -261,6 +261,7 @@ func TestStoreErrors(t *testing.T) {
 		want   error
 	}{
 		{"no counts", nil, nil, ratelimit.ErrUnavailable},
+		{"less than the hit", []ratelimit.Count{{Total: 0, Left: time.Second}}, nil, ratelimit.ErrUnavailable},
 		{"too many counts", slices.Concat(one, one), nil, ratelimit.ErrUnavailable},
 		{"counts beside an error", one, errDown, ratelimit.ErrUnavailable},
 		{"invalid hit", nil, fmt.Errorf("%w: why", ratelimit.ErrInvalidHit), ratelimit.ErrInvalidHit},

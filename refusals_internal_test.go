@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,3 +141,47 @@ type addFunc func(hits []Hit) []Count
 
 func (f addFunc) Add(_ context.Context, hits []Hit) ([]Count, error) { return f(hits), nil }
 func (f addFunc) GiveBack([]Charge)                                  {}
+
+// A seesStore is a store that refuses everybody and sees what the memory knows while it gives back.
+type seesStore struct {
+	Store
+	limiter *Limiter
+	lowered []int64
+}
+
+func (s *seesStore) Add(_ context.Context, hits []Hit) ([]Count, error) {
+	counts := make([]Count, len(hits))
+	for i := range counts {
+		counts[i] = Count{Total: 101, Left: time.Hour}
+	}
+	return counts, nil
+}
+
+func (s *seesStore) GiveBack(charges []Charge) {
+	for _, c := range charges {
+		s.lowered = append(s.lowered, s.limiter.refusals.lowered(c.Bucket))
+	}
+}
+
+// The memory is lowered after the store was told: whoever asks in between has a count that holds what is given back,
+// and must not take it for a bound.
+func TestMemoryIsLoweredAfterTheStore(t *testing.T) {
+	t.Parallel()
+	s := new(seesStore)
+	l, err := New(s, Config{Policies: []Policy{{Name: "a", Limit: PerHour(100)}, {Name: "b", Limit: PerHour(100)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.limiter = l
+	r := &http.Request{RemoteAddr: "203.0.113.7:1"}
+	l.Check(r)
+	if !slices.Equal(s.lowered, []int64{0, 0}) {
+		t.Errorf("while the store gives back, %v are taken off in memory, want nothing", s.lowered)
+	}
+	hits, _ := l.keys(r, nil)
+	for _, hit := range hits {
+		if l.refusals.lowered(hit.Bucket) == 0 {
+			t.Errorf("nothing is taken off in memory after the store has given back")
+		}
+	}
+}

@@ -16,7 +16,7 @@ type batch struct {
 	calls   int            // how many callers wait for it
 	expect  int            // how many rows there may come to be
 	index   map[string]int // bucket to its place in rows, once there are more than fewRows
-	charges []ratelimit.Charge
+	charges []charge
 	behind  *batch        // the batch in flight that it is known to meet
 	done    chan struct{} // closed when rows and err are final
 	err     error
@@ -33,6 +33,12 @@ type row struct {
 	// count is the answer for the last of the hits. Its Total is zero until the database has
 	// returned the row.
 	count ratelimit.Count
+}
+
+// A charge is what is given back, and how often that was tried.
+type charge struct {
+	ratelimit.Charge
+	tries int
 }
 
 // A place is where a hit stands in its batch.
@@ -106,6 +112,6 @@ func (b *batch) add(r row) int {
 // meets tells whether the two must not be in flight at once. Only giving back to one bucket twice does no harm.
 func (b *batch) meets(other *batch) bool {
 	return slices.ContainsFunc(b.rows, func(r row) bool { return other.find(r.bucket) >= 0 }) ||
-		slices.ContainsFunc(b.charges, func(c ratelimit.Charge) bool { return other.find(c.Bucket) >= 0 }) ||
-		slices.ContainsFunc(other.charges, func(c ratelimit.Charge) bool { return b.find(c.Bucket) >= 0 })
+		slices.ContainsFunc(b.charges, func(c charge) bool { return other.find(c.Bucket) >= 0 }) ||
+		slices.ContainsFunc(other.charges, func(c charge) bool { return b.find(c.Bucket) >= 0 })
 }

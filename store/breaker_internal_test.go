@@ -80,6 +80,11 @@ func TestBreaker(t *testing.T) {
 		time.Sleep(time.Second + 1)
 		expect("tried after panics", 1, nil)
 
+		fails = errNotCounting
+		for range 2 * breakerFailures {
+			expect("what was given back", 1, errNotCounting)
+		}
+
 		lockedRow := &pgconn.PgError{Code: "55P03"}
 		fails = lockedRow
 		for range 2 * breakerFailures {

@@ -135,6 +135,43 @@ func TestGiveBackInFlight(t *testing.T) {
 	}
 }
 
+// What a locked row has kept from being given back is tried again.
+func TestGiveBackBehindALock(t *testing.T) {
+	t.Parallel()
+	url := testdb.New(t)
+	r := newRecorder()
+	pool := testdb.Pool(t, url, r.trace)
+	logger, text := logged()
+	s := newStore(t, pool, store.PostgresConfig{Timeout: 2 * time.Second, Logger: logger})
+	c := chargeOne(t, s, "a")
+	release := lock(t, url, "a")
+	s.GiveBack([]ratelimit.Charge{c})
+	eventually(t, "it is tried again", func() bool { return r.sent("UPDATE") >= 2 })
+	release()
+	eventually(t, "the charge is off", func() bool { return count(t, pool, "a") == 0 })
+	eventually(t, "the store is idle", func() bool { return !s.Flushing() })
+	if text() != "" {
+		t.Errorf("the store logs:\n%s", text())
+	}
+}
+
+// What is given back while the database is left alone is lost, and the log says so.
+func TestGiveBackToADatabaseLeftAlone(t *testing.T) {
+	t.Parallel()
+	url := testdb.New(t)
+	pool := testdb.Pool(t, url)
+	logger, text := logged()
+	s := newStore(t, pool, store.PostgresConfig{Logger: logger})
+	c := chargeOne(t, s, "a")
+	exec(t, connect(t, url), "DROP TABLE rate_limits")
+	for range 3 {
+		_, err := s.Add(t.Context(), hits("a"))
+		wantOnly(t, err, ratelimit.ErrNoTable)
+	}
+	s.GiveBack([]ratelimit.Charge{c})
+	eventually(t, "the log says that it is lost", func() bool { return strings.Contains(text(), "not given back") })
+}
+
 // It does not take a hit to give back.
 func TestGiveBackAlone(t *testing.T) {
 	t.Parallel()

@@ -70,6 +70,27 @@ func TestCallerThatMayNotLead(t *testing.T) {
 	}
 }
 
+// Nor does a caller of the limiter's wait beyond its deadline for a pool that does not return when it should.
+func TestLateDatabase(t *testing.T) {
+	t.Parallel()
+	pool := testdb.Pool(t, testdb.New(t))
+	g := newGate(pool) // which looks at no context
+	s := newStore(t, g, store.PostgresConfig{Timeout: 50 * time.Millisecond})
+	ctx := patient.New(context.Background(), time.Now().Add(50*time.Millisecond))
+	defer ctx.End()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := s.Add(ctx, hits("a"))
+		failed <- err
+	}()
+	g.next(t)
+	if err := receive(t, "the caller leaves", failed); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error is %v, want the deadline", err)
+	}
+	g.open <- struct{}{}
+	eventually(t, "the store is idle", func() bool { return !s.Flushing() })
+}
+
 // receiveNext returns the total of one more hit through the gate.
 func receiveNext(t *testing.T, g *gate, s *store.Postgres) int64 {
 	t.Helper()

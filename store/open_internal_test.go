@@ -7,6 +7,8 @@ import (
 	"net"
 	"testing"
 	"testing/synctest"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // A store that is closed ends the connections that it has, and those that are being made: a host that does
@@ -45,4 +47,29 @@ func TestDialUntilSevered(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A pool is made anew when a server has gone or can only be read, and not for a statement that was too slow or wrong.
+func TestIsStale(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{context.DeadlineExceeded, false},
+		{context.Canceled, false},
+		{io.EOF, true},
+		{&pgconn.PgError{Code: "25006"}, true}, // read_only_sql_transaction
+		{&pgconn.PgError{Code: "25P02"}, false},
+		{&pgconn.PgError{Code: "57P01"}, true},  // admin_shutdown
+		{&pgconn.PgError{Code: "57014"}, false}, // query_canceled
+		{&pgconn.PgError{Code: "08006"}, true},  // connection_failure
+		{&pgconn.PgError{Code: "55P03"}, false}, // lock_not_available
+		{&pgconn.PgError{}, false},
+	} {
+		if got := isStale(test.err); got != test.want {
+			t.Errorf("%v: %v, want %v", test.err, got, test.want)
+		}
+	}
 }

@@ -96,13 +96,14 @@ type FlushStats struct {
 //
 // A store of [NewPostgres] has nothing to close. A Postgres is safe for concurrent use.
 type Postgres struct {
-	db      DB
-	config  PostgresConfig
-	table   string // qualified and quoted
-	sql     statements
-	queue   queue
-	breaker *breaker
-	log     *logevery.Logger
+	db       DB
+	config   PostgresConfig
+	table    string // qualified and quoted
+	sql      statements
+	punctual bool // whether a call of db returns when its context ends
+	queue    queue
+	breaker  *breaker
+	log      *logevery.Logger
 
 	own     *pgxpool.Pool // nil if the pool was lent
 	resetAt atomic.Int64  // when own was reset last, as a time.Duration since started
@@ -130,12 +131,13 @@ func NewPostgres(db DB, config PostgresConfig) (*Postgres, error) {
 	}
 	config = config.withDefaults()
 	p := &Postgres{
-		db:      db,
-		config:  config,
-		table:   pgx.Identifier{config.Schema, "rate_limits"}.Sanitize(),
-		breaker: newBreaker(config.Logger),
-		log:     logevery.New(config.Logger, time.Second),
-		started: time.Now(),
+		db:       db,
+		config:   config,
+		table:    pgx.Identifier{config.Schema, "rate_limits"}.Sanitize(),
+		punctual: isPunctual(db),
+		breaker:  newBreaker(config.Logger),
+		log:      logevery.New(config.Logger, time.Second),
+		started:  time.Now(),
 	}
 	p.sweeps, p.endSweeps = context.WithCancel(context.Background())
 	p.sql = newStatements(p.table, config.Timeout, config.SynchronousCommit)
@@ -235,25 +237,42 @@ func (p *Postgres) Add(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.C
 }
 
 // mayLead tells whether a caller may send a statement by itself, which it cannot leave before it has ended: if
-// its context never ends, or is the limiter's own and ends about when the statement must.
+// its context never ends, or is the limiter's own and ends about when the statement does.
 func (p *Postgres) mayLead(ctx context.Context) bool {
 	if own, ok := ctx.(*patience.Context); ok {
 		deadline, _ := own.Deadline()
-		return time.Until(deadline) >= p.config.Timeout*9/10
+		return p.punctual && time.Until(deadline) >= p.config.Timeout*9/10
 	}
 	return ctx.Done() == nil
+}
+
+// isPunctual tells whether a call of db returns when its context ends, whatever the database does. Nobody knows that
+// of what wraps a pool, nor of a pool that asks functions of the application, or that waits for the database
+// to cancel what it does.
+func isPunctual(db DB) (is bool) {
+	pool, ok := db.(*pgxpool.Pool)
+	if !ok {
+		return false
+	}
+	err := recovered(func() error { // the function need not expect a connection that is none
+		config := pool.Config()
+		handler, ok := config.ConnConfig.BuildContextWatcherHandler(new(pgconn.PgConn)).(*pgconn.DeadlineContextWatcherHandler)
+		is = ok && handler.DeadlineDelay == 0 && config.PrepareConn == nil && config.BeforeAcquire == nil
+		return nil
+	})
+	return is && err == nil
 }
 
 // GiveBack takes charges off, as [ratelimit.Store] says, just before the next hits are counted. What
 // goes wrong is logged, and leaves the counts too high.
 func (p *Postgres) GiveBack(charges []ratelimit.Charge) {
-	valid := make([]ratelimit.Charge, 0, len(charges))
-	for _, charge := range charges {
-		if err := validateCharge(charge); err != nil {
+	valid := make([]charge, 0, len(charges))
+	for _, c := range charges {
+		if err := validateCharge(c); err != nil {
 			p.notGivenBack(err)
 			continue
 		}
-		valid = append(valid, charge)
+		valid = append(valid, charge{Charge: c})
 	}
 	if len(valid) == 0 {
 		return
@@ -294,9 +313,31 @@ func (p *Postgres) flush(b *batch) error {
 	return err
 }
 
-// giveBackTimeout is how long giving back may take, of the time that counting gets: nobody's decision depends
-// on it.
-func giveBackTimeout(timeout time.Duration) time.Duration { return timeout / 5 }
+// giveBackTimeout is how long giving back may take, of the time that counting gets: hits wait for it.
+func giveBackTimeout(timeout time.Duration) time.Duration { return timeout / 2 }
+
+// giveBackTries is how often charges are tried to be given back that a locked row has kept from it. The row of a limit that
+// all share is locked by one process or the other nearly always, if commits wait for a slow disk or a replica.
+const giveBackTries = 8
+
+// giveBackLater has charges go with the next batch, if the error guarantees that nothing was given back and there
+// is hope.
+func (p *Postgres) giveBackLater(charges []charge, err error) {
+	var later []charge
+	for _, c := range charges {
+		if c.tries++; c.tries < giveBackTries {
+			later = append(later, c)
+		}
+	}
+	if !hasCode(err, "55P03") || len(later) < len(charges) {
+		p.notGivenBack(err)
+	}
+	if hasCode(err, "55P03") && len(later) > 0 {
+		if err := p.queue.giveBack(later); err != nil {
+			p.notGivenBack(err)
+		}
+	}
+}
 
 // send sends what is given back and then what is counted. No caller's context shortens it.
 func (p *Postgres) send(b *batch) error {
@@ -305,7 +346,7 @@ func (p *Postgres) send(b *batch) error {
 		err := p.giveBack(ctx, b.charges)
 		cancel()
 		if err != nil {
-			p.notGivenBack(err)
+			p.giveBackLater(b.charges, err)
 			err = fmt.Errorf("%w: %w", errNotCounting, err)
 		}
 		if len(b.rows) == 0 {

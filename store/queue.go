@@ -94,7 +94,7 @@ func (q *queue) lead(b *batch) {
 }
 
 // giveBack adds charges to the batch that goes next.
-func (q *queue) giveBack(charges []ratelimit.Charge) error {
+func (q *queue) giveBack(charges []charge) error {
 	q.mu.Lock()
 	b, err := q.openLocked(nil)
 	if err != nil {

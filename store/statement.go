@@ -184,7 +184,7 @@ func (p *Postgres) queryCounts(ctx context.Context, b *batch) (_ pgx.Rows, order
 }
 
 // giveBack sends charges, those of one window added up, since an update touches a row once.
-func (p *Postgres) giveBack(ctx context.Context, charges []ratelimit.Charge) error {
+func (p *Postgres) giveBack(ctx context.Context, charges []charge) error {
 	type window struct {
 		bucket string
 		start  int64

@@ -106,7 +106,7 @@ func (p *Postgres) sweepIfDue() {
 			})
 		}
 		interval := p.config.SweepInterval
-		p.sweepIn(interval*3/4 + rand.N(interval/2))
+		p.sweepIn(interval/4*3 + rand.N(interval/2))
 	}()
 }
 
