@@ -257,6 +257,7 @@ func isPunctual(db DB) (is bool) {
 	err := recovered(func() error { // the function need not expect a connection that is none
 		config := pool.Config()
 		handler, ok := config.ConnConfig.BuildContextWatcherHandler(new(pgconn.PgConn)).(*pgconn.DeadlineContextWatcherHandler)
+		//lint:ignore SA1019 BeforeAcquire is deprecated, and applications have it
 		is = ok && handler.DeadlineDelay == 0 && config.PrepareConn == nil && config.BeforeAcquire == nil
 		return nil
 	})

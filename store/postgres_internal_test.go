@@ -33,6 +33,7 @@ func TestIsPunctual(t *testing.T) {
 			c.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) { return true, nil }
 		}, false},
 		"asks before": {func(c *pgxpool.Config) {
+			//lint:ignore SA1019 BeforeAcquire is deprecated, and applications have it
 			c.BeforeAcquire = func(context.Context, *pgx.Conn) bool { return true }
 		}, false},
 	} {
