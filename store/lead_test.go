@@ -48,55 +48,42 @@ func TestCallerThatLeads(t *testing.T) {
 }
 
 // A caller whose time is up before the statement's returns when it is up, as the limiter's own do with a
-// deadline that is shorter than the store's timeout.
+// deadline that is shorter than the store's timeout, or with what wraps a pool and looks at no context.
 func TestCallerThatMayNotLead(t *testing.T) {
 	t.Parallel()
-	g := newGate(testdb.Pool(t, testdb.New(t)))
-	s := newStore(t, g, store.PostgresConfig{Timeout: time.Hour})
-	ctx := patient.New(context.Background(), time.Now().Add(50*time.Millisecond))
-	defer ctx.End()
-	failed := make(chan error, 1)
-	go func() {
-		_, err := s.Add(ctx, hits("a"))
-		failed <- err
-	}()
-	g.next(t)
-	if err := receive(t, "the caller leaves", failed); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("error is %v, want the deadline", err)
-	}
-	g.open <- struct{}{}
-	if total := receiveNext(t, g, s); total != 2 {
-		t.Errorf("the next total is %d, want 2: the hit was counted", total)
-	}
+	t.Run("shorter deadline", func(t *testing.T) {
+		t.Parallel()
+		url := testdb.New(t)
+		s := newStore(t, testdb.Pool(t, url), store.PostgresConfig{Timeout: time.Hour})
+		release := lock(t, url, "a")
+		runOutOfTime(t, s)
+		release()
+		if total := addOne(t, s, hit("a")); total != 2 {
+			t.Errorf("the next total is %d, want 2: the hit was counted", total)
+		}
+	})
+	t.Run("late database", func(t *testing.T) {
+		t.Parallel()
+		g := newGate(testdb.Pool(t, testdb.New(t)))
+		s := newStore(t, g, store.PostgresConfig{Timeout: 50 * time.Millisecond})
+		go func() { <-g.arrived }()
+		runOutOfTime(t, s)
+		g.open <- struct{}{}
+		eventually(t, "the store is idle", func() bool { return !s.Flushing() })
+	})
 }
 
-// Nor does a caller of the limiter's wait beyond its deadline for a pool that does not return when it should.
-func TestLateDatabase(t *testing.T) {
-	t.Parallel()
-	pool := testdb.Pool(t, testdb.New(t))
-	g := newGate(pool) // which looks at no context
-	s := newStore(t, g, store.PostgresConfig{Timeout: 50 * time.Millisecond})
-	ctx := patient.New(context.Background(), time.Now().Add(50*time.Millisecond))
-	defer ctx.End()
-	failed := make(chan error, 1)
-	go func() {
-		_, err := s.Add(ctx, hits("a"))
-		failed <- err
-	}()
-	g.next(t)
-	if err := receive(t, "the caller leaves", failed); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("error is %v, want the deadline", err)
-	}
-	g.open <- struct{}{}
-	eventually(t, "the store is idle", func() bool { return !s.Flushing() })
-}
-
-// receiveNext returns the total of one more hit through the gate.
-func receiveNext(t *testing.T, g *gate, s *store.Postgres) int64 {
+// runOutOfTime makes a call like the limiter's whose deadline passes before the statement has ended.
+func runOutOfTime(t *testing.T, s *store.Postgres) {
 	t.Helper()
-	answered := make(chan int64, 1)
-	go func() { answered <- addOne(t, s, hit("a")) }()
-	g.next(t)
-	g.open <- struct{}{}
-	return receive(t, "the hit is answered", answered)
+	ctx := patient.New(context.Background(), time.Now().Add(50*time.Millisecond))
+	defer ctx.End()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := s.Add(ctx, hits("a"))
+		failed <- err
+	}()
+	if err := receive(t, "the caller leaves", failed); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error is %v, want the deadline", err)
+	}
 }
