@@ -40,6 +40,7 @@ func TestModelOnMemory(t *testing.T) {
 				"time goes by":   b.timeGoesBy,
 				"more time":      b.timeGoesBy,
 				"restart":        b.restart,
+				"other limits":   b.otherLimits,
 				"operator reset": b.reset,
 			})
 		})
@@ -278,6 +279,15 @@ func (b *bubble) restart(t *rapid.T) {
 		rules = withOtherLimits(t, rules)
 	}
 	b.start(t, i, rules)
+}
+
+// otherLimits changes the limits of a process that goes on.
+func (b *bubble) otherLimits(t *rapid.T) {
+	p := b.processes[rapid.IntRange(0, 1).Draw(t, "process")]
+	p.rules = withOtherLimits(t, p.rules)
+	if err := p.limiter.SetPolicies(policies(p.rules)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // reset deletes all counts. What the processes remember they go on refusing for its time.
