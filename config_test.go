@@ -1,7 +1,6 @@
 package ratelimit_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -13,10 +12,7 @@ import (
 )
 
 // valueStore is a store that is not a pointer.
-type valueStore struct{}
-
-func (valueStore) Add(context.Context, []ratelimit.Hit) ([]ratelimit.Count, error) { return nil, nil }
-func (valueStore) GiveBack([]ratelimit.Charge)                                     {}
+type valueStore struct{ ratelimit.Store }
 
 // Fault 38 and the HD and HK rows that end in "constructor error": a mistake is an error at
 // construction, which names the field, and all mistakes come at once.

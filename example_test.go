@@ -377,3 +377,43 @@ func ExampleDecision_Refund() {
 	}
 	// Output: 200 200 401 200 401 429
 }
+
+// Support looks at a customer who is refused, and has it start anew.
+func ExampleLimiter_Peek() {
+	counters, err := store.NewMemory(store.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{
+		Policies: []ratelimit.Policy{{Name: "call", Limit: ratelimit.PerDay(2), Key: ratelimit.BearerToken}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("Authorization", "Bearer mF_9.B5f-4.1JqM")
+	for range 3 {
+		limiter.Check(r)
+	}
+
+	token := ratelimit.NewKey("bearer", "mF_9.B5f-4.1JqM") // of the kind that BearerToken gives it
+	show := func() {
+		results, err := limiter.Peek(context.Background(), token)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, r := range results {
+			fmt.Println(r.Policy, r.Outcome, r.Remaining, "of", r.Limit)
+		}
+	}
+	show()
+	if err := limiter.Reset(context.Background(), token); err != nil {
+		log.Fatal(err)
+	}
+	show()
+	fmt.Println(limiter.Check(r).Outcome)
+	// Output:
+	// call refused 0 of 2/24h
+	// call allowed 2 of 2/24h
+	// allowed
+}

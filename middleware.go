@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -182,11 +181,7 @@ func (l *Limiter) Check(r *http.Request) Decision {
 // The functions of the configuration get an empty request with ctx, where they find whatever the caller has put
 // there; Skip and Key are not called. Allow waits for the store as Check does.
 func (l *Limiter) Allow(ctx context.Context, keys ...Key) Decision {
-	if len(keys) == 0 {
-		keys = []Key{{}}
-	}
-	r := &http.Request{Header: make(http.Header), URL: new(url.URL)}
-	return l.check(r.WithContext(ctx), keys)
+	return l.check(requestOf(ctx), given(keys))
 }
 
 func (l *Limiter) skips(r *http.Request) bool { return l.config.Skip != nil && l.config.Skip(r) }
@@ -410,9 +405,7 @@ func (l *Limiter) giveBack(charges []Charge) {
 
 // fail decides without the store, as each policy's failure mode says.
 func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
-	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrTimeout) {
-		err = fmt.Errorf("%w: no count within %v: %w", ErrTimeout, l.config.Deadline, context.DeadlineExceeded)
-	}
+	err = l.late(err)
 	l.log.Error("ratelimit: could not count a request", err, slog.String("policy", results[0].Policy))
 	counts := make([]Count, len(hits))
 	for i := range results {
@@ -443,6 +436,14 @@ func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
 		}
 	}
 	return d
+}
+
+// late returns err as an ErrTimeout if a deadline has passed that the store does not know of.
+func (l *Limiter) late(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrTimeout) {
+		return fmt.Errorf("%w: no count within %v: %w", ErrTimeout, l.config.Deadline, err)
+	}
+	return err
 }
 
 // refund gives back what is charged to a policy.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"maps"
+	"math"
 	"strings"
 	"time"
 
@@ -46,6 +48,20 @@ type model struct {
 
 func (m *model) reset() {
 	m.counts, m.admitted, m.limits = make(map[span]int), make(map[span]int), make(map[span]int)
+}
+
+// forget is what an instance does that resets buckets: below zero, whoever was asked before knows nothing of them.
+func (m *model) forget(p *instance, hits []charged) {
+	for _, h := range hits {
+		for _, counts := range []map[span]int{m.counts, m.admitted, m.limits, p.local} {
+			maps.DeleteFunc(counts, func(s span, _ int) bool { return s.bucket == h.bucket })
+		}
+		p.gaveBack[h.bucket] += math.MaxInt32
+		if k, ok := p.known[h.bucket]; ok {
+			k.least -= math.MaxInt32
+			p.known[h.bucket] = k
+		}
+	}
 }
 
 // An instance is a limiter.

@@ -41,6 +41,7 @@ func TestModelOnMemory(t *testing.T) {
 				"more time":      b.timeGoesBy,
 				"restart":        b.restart,
 				"other limits":   b.otherLimits,
+				"caller reset":   b.resetCaller,
 				"operator reset": b.reset,
 			})
 		})
@@ -140,6 +141,14 @@ func (b *bubble) Add(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.Cou
 }
 
 func (b *bubble) GiveBack(charges []ratelimit.Charge) { b.store.GiveBack(charges) }
+
+func (b *bubble) Get(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.Count, error) {
+	return b.store.Get(ctx, hits)
+}
+
+func (b *bubble) Reset(ctx context.Context, buckets []string) error {
+	return b.store.Reset(ctx, buckets)
+}
 
 var (
 	drawCall = rapid.Custom(func(t *rapid.T) call {
@@ -288,6 +297,37 @@ func (b *bubble) otherLimits(t *rapid.T) {
 	if err := p.limiter.SetPolicies(policies(p.rules)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// resetCaller has a process look at a caller and forget it.
+func (b *bubble) resetCaller(t *rapid.T) {
+	p := b.processes[rapid.IntRange(0, 1).Draw(t, "process")]
+	c := callers[rapid.IntRange(0, len(callers)-1).Draw(t, "caller")]
+	c.plan, c.cost = "", 1 // a request that is none says nothing of them
+	var keys []ratelimit.Key
+	for _, r := range p.rules {
+		kind, subject := r.who(c)
+		if subject == "" && !r.Optional {
+			return // it is counted as its peer, which is nobody's key
+		}
+		keys = append(keys, ratelimit.NewKey(kind, subject))
+	}
+	hits := p.hits(c)
+	got, err := p.limiter.Peek(b.ctx, keys...)
+	if err != nil || len(got) != len(hits) {
+		t.Fatalf("Peek returned %v and error %v", got, err)
+	}
+	for i, h := range hits {
+		h.number, h.left = b.model.window(h.window)
+		want := max(0, h.Limit.Requests-b.model.counts[h.span])
+		if r := got[i]; r.Remaining != want || r.Reset != h.left || (r.Outcome == ratelimit.Allowed) != (want > 0) {
+			t.Errorf("Peek says %+v, want that %d remain for %v", r, want, h.left)
+		}
+	}
+	if err := p.limiter.Reset(b.ctx, keys...); err != nil {
+		t.Fatal(err)
+	}
+	b.model.forget(p.instance, hits)
 }
 
 // reset deletes all counts. What the processes remember they go on refusing for its time.

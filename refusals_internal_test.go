@@ -139,6 +139,10 @@ func TestRefusalsUnderARaisedLimit(t *testing.T) {
 // An addFunc is a store that returns what a function returns.
 type addFunc func(hits []Hit) []Count
 
+func (f addFunc) Get(_ context.Context, hits []Hit) ([]Count, error) { return f(hits), nil }
+
+func (f addFunc) Reset(context.Context, []string) error { return nil }
+
 func (f addFunc) Add(_ context.Context, hits []Hit) ([]Count, error) { return f(hits), nil }
 func (f addFunc) GiveBack([]Charge)                                  {}
 

@@ -28,6 +28,15 @@ type Store interface {
 	// taken off before any later hit on its bucket through the same Store value is counted, or lost if
 	// the store fails. It does not keep the slice.
 	GiveBack(charges []Charge)
+
+	// Get returns what the current windows of the hits' buckets have counted, one Count for each hit and in the
+	// same order, and counts nothing. Total is zero where nothing was counted. N is not looked at. Its errors are
+	// those of Add.
+	Get(ctx context.Context, hits []Hit) ([]Count, error)
+
+	// Reset forgets what was counted in buckets, in all their windows. Hits that are being counted meanwhile are
+	// forgotten or not. Its errors are those of Add.
+	Reset(ctx context.Context, buckets []string) error
 }
 
 // A Hit is a number of requests to count in one bucket.

@@ -55,6 +55,12 @@ func TestHostileOverloads(t *testing.T) {
 			}
 			s.GiveBack([]ratelimit.Charge{{Bucket: "a", Start: counts[0].Start, N: 1}})
 			add(t, s, hit("a"))
+			if _, err := s.Get(t.Context(), hits("a", "b")); err != nil {
+				t.Error(err)
+			}
+			if err := s.Reset(t.Context(), []string{"a", "b"}); err != nil {
+				t.Error(err)
+			}
 			if _, err := s.Sweep(t.Context()); err != nil {
 				t.Error(err)
 			}

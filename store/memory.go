@@ -52,6 +52,30 @@ func (m *Memory) Add(_ context.Context, hits []ratelimit.Hit) ([]ratelimit.Count
 	return counts, nil
 }
 
+// Get returns counts, as [ratelimit.Store] says. Its only error is [ratelimit.ErrInvalidHit].
+func (m *Memory) Get(_ context.Context, hits []ratelimit.Hit) ([]ratelimit.Count, error) {
+	if err := validate(hits); err != nil {
+		return nil, err
+	}
+	counts := make([]ratelimit.Count, len(hits))
+	for i, hit := range hits {
+		c := &counts[i]
+		c.Total, c.Left, c.Start = m.counter.Get(hit.Bucket, hit.Window)
+	}
+	return counts, nil
+}
+
+// Reset forgets buckets, as [ratelimit.Store] says. Its only error is [ratelimit.ErrInvalidHit].
+func (m *Memory) Reset(_ context.Context, buckets []string) error {
+	if err := validateBuckets(buckets); err != nil {
+		return err
+	}
+	for _, bucket := range buckets {
+		m.counter.Reset(bucket)
+	}
+	return nil
+}
+
 // GiveBack takes charges off, as [ratelimit.Store] says. Invalid ones are left out.
 func (m *Memory) GiveBack(charges []ratelimit.Charge) {
 	for _, c := range charges {

@@ -21,6 +21,7 @@ import (
 type statements struct {
 	countOne, countMany string
 	giveBack            string
+	get, reset          string
 	sweep               string
 }
 
@@ -104,6 +105,23 @@ func newStatements(table string, timeout time.Duration, synchronousCommit bool) 
 			FOR UPDATE OF c
 		) AS charge
 		WHERE r.bucket = charge.bucket AND r.window_start = charge.window_start`),
+
+		get: text.Replace(`
+		SELECT coalesce(r.count, 0)::bigint,
+			(date_part('epoch', w.start) * 1e6::float8)::bigint,
+			(date_part('epoch', w.start + w.size - clock_timestamp()) * 1e6::float8)::bigint
+		FROM (
+			SELECT hit.bucket, hit.place, hit.micros::float8 * interval '1 microsecond' AS size,
+				date_bin(hit.micros::float8 * interval '1 microsecond', statement_timestamp(), timestamptz 'epoch') AS start
+			FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS hit (bucket, micros, place)
+		) AS w
+		LEFT JOIN {table} AS r ON r.bucket = w.bucket AND r.window_start = w.start
+		ORDER BY w.place`),
+
+		// Not by ctid, as the sweep does it: a row that was updated while this waits for it has another.
+		reset: text.Replace(`
+		DELETE FROM {table}
+		WHERE bucket = ANY ($1::text[]) AND (SELECT {settings}) IS NOT NULL`),
 
 		// The array of ctids makes this a range scan of the index on expires_at and then one fetch
 		// for each row. SKIP LOCKED: sweeps that meet do not wait for one another, and a row that

@@ -31,6 +31,15 @@ func validate(hits []ratelimit.Hit) error {
 	return nil
 }
 
+func validateBuckets(buckets []string) error {
+	for _, bucket := range buckets {
+		if err := validateBucket(bucket, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func validateCharge(c ratelimit.Charge) error {
 	if err := validateBucket(c.Bucket, c.N); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"container/heap"
 	"hash/maphash"
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -75,6 +76,35 @@ func (c *Counter) Add(bucket string, window time.Duration, n int) (total int64, 
 	}
 	r.count = min(r.count+int64(n), math.MaxInt32)
 	return r.count, time.UnixMilli(r.end).Sub(now), time.UnixMilli(k.start)
+}
+
+// Get returns what Add would of the bucket's current window, and adds nothing.
+func (c *Counter) Get(bucket string, window time.Duration) (total int64, left time.Duration, start time.Time) {
+	size := window.Milliseconds()
+	s := c.shard(bucket)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := c.Now()
+	k := key{bucket, now.UnixMilli() / size * size}
+	if r := s.rows[k]; r != nil {
+		total = r.count
+	}
+	return total, time.UnixMilli(k.start + size).Sub(now), time.UnixMilli(k.start)
+}
+
+// Reset forgets all windows of a bucket.
+func (c *Counter) Reset(bucket string) {
+	s := c.shard(bucket)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expires = slices.DeleteFunc(s.expires, func(r *row) bool {
+		if r.key.bucket != bucket {
+			return false
+		}
+		delete(s.rows, r.key)
+		return true
+	})
+	heap.Init(&s.expires)
 }
 
 // GiveBack takes n off a window if it is still there, but not below zero.

@@ -54,6 +54,10 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 		{"does not make a window by giving back", makesNoWindow},
 		{"adds up charges to one window", addsUpCharges},
 		{"ignores invalid charges", ignoresInvalidCharges},
+		{"reads without counting", readsWithoutCounting},
+		{"reads nothing of a window that has ended", readsNoOldWindow},
+		{"resets buckets and no others", resets},
+		{"reads and resets nothing invalid", readsNothingInvalid},
 		{"can be used by many at once", usedByMany},
 	} {
 		t.Run(strings.ReplaceAll(test.name, " ", "_"), func(t *testing.T) {
@@ -281,6 +285,76 @@ func refusesInvalid(t *testing.T, s Subject) {
 		t.Errorf("two windows: error is %v, want one that wraps ErrInvalidHit", err)
 	}
 	want(t, add(t, s.Store, hit("good"), hit("a"), hit("two windows")), 1, 1, 1)
+}
+
+// get reads counts and fails the test if that is not possible.
+func get(t *testing.T, s ratelimit.Store, hits ...ratelimit.Hit) []ratelimit.Count {
+	t.Helper()
+	counts, err := s.Get(t.Context(), hits)
+	if err != nil {
+		t.Fatalf("Get(%v): %v", hits, err)
+	}
+	return counts
+}
+
+func readsWithoutCounting(t *testing.T, s Subject) {
+	counted := add(t, s.Store, hit("b"), hit("b"), hit("a"))
+	other := ratelimit.Hit{Bucket: "c", Window: 7 * time.Second, N: 5}
+	for range 2 {
+		got := get(t, s.Store, hit("a"), other, hit("b"), hit("a"), hit("d"))
+		want(t, got, 1, 0, 2, 1, 0)
+		for i, window := range []time.Duration{long, other.Window, long, long, long} {
+			if got[i].Left < 0 || got[i].Left > window {
+				t.Errorf("%v are left of a window of %v", got[i].Left, window)
+			}
+			if over := got[i].Start.UnixMicro() % window.Microseconds(); over != 0 {
+				t.Errorf("a window of %v starts at %v, %d µs off a multiple of it since 1970", window, got[i].Start.UTC(), over)
+			}
+		}
+		if !got[0].Start.Equal(counted[2].Start) || got[0].Left > counted[2].Left {
+			t.Errorf("the window is %+v when read and %+v when counted", got[0], counted[2])
+		}
+	}
+	want(t, get(t, s.Store))
+	want(t, add(t, s.Store, hit("a"), hit("d")), 2, 1)
+}
+
+// A row that has expired and is not swept yet is not read (P5).
+func readsNoOldWindow(t *testing.T, s Subject) {
+	add(t, s.Store, hit("a"))
+	s.Elapse(long)
+	want(t, get(t, s.Store, hit("a")), 0)
+}
+
+func resets(t *testing.T, s Subject) {
+	counts := add(t, s.Store, hit("a"), hit("a"), hit("b"), hit("c"))
+	s.Elapse(long)
+	add(t, s.Store, hit("a"), hit("b"), hit("c"))
+	if err := s.Store.Reset(t.Context(), []string{"a", "c", "a", "d"}); err != nil {
+		t.Fatal(err)
+	}
+	want(t, get(t, s.Store, hit("a"), hit("b"), hit("c"), hit("d")), 0, 1, 0, 0)
+	s.Store.GiveBack([]ratelimit.Charge{charge(hit("a"), counts[0])}) // to a window that is gone
+	want(t, add(t, s.Store, hit("a"), hit("b"), hit("c")), 1, 2, 1)
+	if err := s.Store.Reset(t.Context(), nil); err != nil {
+		t.Errorf("resetting nothing: %v", err)
+	}
+	want(t, add(t, s.Store, hit("a")), 2)
+}
+
+func readsNothingInvalid(t *testing.T, s Subject) {
+	add(t, s.Store, hit("good"))
+	for name, bad := range invalid() {
+		if c, err := s.Store.Get(t.Context(), []ratelimit.Hit{hit("good"), bad}); !errors.Is(err, ratelimit.ErrInvalidHit) {
+			t.Errorf("%s: Get returned %v and error %v, want an error that wraps ErrInvalidHit", name, c, err)
+		}
+	}
+	for _, bad := range []string{"", "nul \x00", "no UTF-8 \xff", strings.Repeat("a", 513)} {
+		if err := s.Store.Reset(t.Context(), []string{"good", bad}); !errors.Is(err, ratelimit.ErrInvalidHit) {
+			t.Errorf("%q: Reset returned error %v, want one that wraps ErrInvalidHit", bad, err)
+		}
+	}
+	want(t, get(t, s.Store, hit("good")), 1)
 }
 
 func harmsNobody(t *testing.T, s Subject) {

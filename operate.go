@@ -1,0 +1,76 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+)
+
+// Peek returns what the policies would say to a request under the keys given, as [Limiter.Allow] takes them, and spends
+// nothing. A result is Allowed if anything remains. It asks the store, and neither the memory of refusals nor, if
+// the store fails, this process's own counts: the error is then one of the store's, such as [ErrUnavailable].
+// It waits for the store at most for [Config].Deadline and until ctx ends.
+func (l *Limiter) Peek(ctx context.Context, keys ...Key) ([]Result, error) {
+	hits, results := l.keys(requestOf(ctx), given(keys))
+	if len(hits) == 0 {
+		return results, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.config.Deadline)
+	defer cancel()
+	counts, err := l.store.Get(ctx, hits)
+	if err == nil && len(counts) != len(hits) {
+		err = fmt.Errorf("%w: it returned %d counts for %d buckets", ErrUnavailable, len(counts), len(hits))
+	}
+	if err != nil {
+		return nil, l.late(err)
+	}
+	for i := range results {
+		r := &results[i]
+		r.Counted, r.Reset, r.Outcome = true, counts[i].Left, Allowed
+		if r.Remaining = int(max(0, int64(r.Limit.Requests)-counts[i].Total)); r.Remaining < r.Cost {
+			r.Outcome = Refused
+		}
+	}
+	return results, nil
+}
+
+// Reset forgets what was counted under the keys given, as [Limiter.Allow] takes them, in all policies and for all
+// windows of the limits that they have now. This limiter admits the caller again at once. Another process that
+// remembers a refusal goes on refusing for up to five seconds. Reset waits for the store as Peek does, and if it
+// fails, the error is one of the store's and it is not known what was forgotten.
+func (l *Limiter) Reset(ctx context.Context, keys ...Key) error {
+	hits, _ := l.keys(requestOf(ctx), given(keys))
+	buckets := make([]string, len(hits))
+	for i, hit := range hits {
+		buckets[i] = hit.Bucket
+	}
+	if len(buckets) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, l.config.Deadline)
+	defer cancel()
+	if err := l.store.Reset(ctx, buckets); err != nil {
+		return l.late(err)
+	}
+	for _, bucket := range buckets {
+		l.refusals.lower(bucket, math.MaxInt32) // below whatever was counted, for calls under way too
+		l.local.Reset(bucket)
+	}
+	return nil
+}
+
+// requestOf returns the request that the functions of the configuration get for what is none.
+func requestOf(ctx context.Context) *http.Request {
+	r := &http.Request{Header: make(http.Header), URL: new(url.URL)}
+	return r.WithContext(ctx)
+}
+
+// given returns keys that are given, and not asked of a request.
+func given(keys []Key) []Key {
+	if len(keys) == 0 {
+		return []Key{{}}
+	}
+	return keys
+}
