@@ -14,13 +14,6 @@ import (
 	"github.com/krow/ratelimit/internal/patience"
 )
 
-// maxLocalBuckets bounds what a limiter counts by itself while its store is away.
-const maxLocalBuckets = 65_536
-
-// unavailableFor is how long a client is told to wait when no decision could be made. The store may
-// be back at any moment.
-const unavailableFor = time.Second
-
 // A Limiter decides which requests are within the limits. It is made by [New], and nothing of it changes but
 // by [Limiter.SetPolicies]. It is safe for concurrent use, starts no goroutine and has nothing to close.
 type Limiter struct {
@@ -32,13 +25,6 @@ type Limiter struct {
 	local    *memory.Counter // for policies that are FailLocal
 	log      *logevery.Logger
 	dryLog   *logevery.Logger // of what would have been refused
-}
-
-// A policy is a [Policy] and what New derives from it.
-type policy struct {
-	Policy
-	prefix string // of its buckets: the name and the window
-	memo   *memo
 }
 
 // New returns a Limiter that counts in store. All mistakes in the configuration are reported at once,
@@ -66,34 +52,6 @@ func New(store Store, config Config) (*Limiter, error) {
 	l.config.Policies = nil
 	l.usePolicies(config.Policies)
 	return l, nil
-}
-
-// SetPolicies has the limiter go on with other policies, as a service does that reads its configuration anew. Each
-// request is decided by the old ones or by the new ones, all of them. No count is lost: a policy that has kept its
-// name and window goes on with what is counted, under whatever limit. If the policies are not valid, all
-// mistakes are returned and the old ones stay.
-func (l *Limiter) SetPolicies(policies []Policy) error {
-	if err := errors.Join(validatePolicies("ratelimit: SetPolicies: policies", policies)...); err != nil {
-		return err
-	}
-	l.usePolicies(policies)
-	return nil
-}
-
-func (l *Limiter) usePolicies(policies []Policy) {
-	all := make([]policy, 0, len(policies))
-	for _, p := range policies {
-		if p.Key == nil {
-			p.Key = ClientIP
-		}
-		all = append(all, policy{p, bucketPrefix(p.Name, p.Limit.Window), newMemo()})
-	}
-	l.policies.Store(&all)
-}
-
-// bucketPrefix is what the buckets of a policy and a window begin with.
-func bucketPrefix(name string, window time.Duration) string {
-	return name + "/" + windowText(window) + ":"
 }
 
 // Handler returns a handler that passes to next the requests that are within the limits, and answers
@@ -171,17 +129,6 @@ func (l *Limiter) Check(r *http.Request) Decision {
 		return Decision{Outcome: Allowed}
 	}
 	return l.check(r, nil)
-}
-
-// Allow is [Limiter.Check] for what is no HTTP request: a call of gRPC, a message, a job of a queue. It counts under
-// the keys given, one for each policy in the order of the configuration; the last one is for all that are left. In
-// place of a zero [Key], or of none at all, there is one of kind "none" that all share, unless the policy is
-// optional.
-//
-// The functions of the configuration get an empty request with ctx, where they find whatever the caller has put
-// there; Skip and Key are not called. Allow waits for the store as Check does.
-func (l *Limiter) Allow(ctx context.Context, keys ...Key) Decision {
-	return l.check(requestOf(ctx), given(keys))
 }
 
 func (l *Limiter) skips(r *http.Request) bool { return l.config.Skip != nil && l.config.Skip(r) }
@@ -268,22 +215,6 @@ func (l *Limiter) keys(r *http.Request, given []Key) ([]Hit, []Result) {
 		results = append(results, result)
 	}
 	return hits, results
-}
-
-// limitOf returns the limit that the policy has for a request.
-func (l *Limiter) limitOf(p *policy, r *http.Request) Limit {
-	if p.LimitFor == nil {
-		return p.Limit
-	}
-	limit := p.LimitFor(r)
-	if limit == (Limit{}) {
-		return p.Limit
-	}
-	if mistake := limit.mistake(); mistake != "" {
-		l.log.Error("ratelimit: LimitFor returned a limit that is not valid", errors.New(mistake), slog.String("policy", p.Name))
-		return p.Limit
-	}
-	return limit
 }
 
 // recall refuses a request without asking the store, if one of its buckets is known to be over its limit
@@ -401,49 +332,6 @@ func (l *Limiter) giveBack(charges []Charge) {
 	for _, c := range charges {
 		l.refusals.lower(c.Bucket, c.N)
 	}
-}
-
-// fail decides without the store, as each policy's failure mode says.
-func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
-	err = l.late(err)
-	l.log.Error("ratelimit: could not count a request", err, slog.String("policy", results[0].Policy))
-	counts := make([]Count, len(hits))
-	for i := range results {
-		switch result := &results[i]; result.onFailure {
-		case FailOpen:
-			result.Outcome = Allowed
-		case FailClosed:
-			result.Outcome = Unavailable
-		case FailLocal:
-			c := &counts[i]
-			c.Total, c.Left, c.Start = l.local.Add(hits[i].Bucket, hits[i].Window, hits[i].N)
-			result.apply(*c)
-			result.Local = true
-		}
-	}
-	d := Decision{Results: results, Err: err}
-	d.conclude()
-	gives := d.Outcome != Allowed && givesBack(results)
-	for i := range results {
-		r := &results[i]
-		if !r.Local {
-			continue
-		}
-		r.charge = Charge{Bucket: hits[i].Bucket, Start: counts[i].Start, N: hits[i].N}
-		if gives || r.Outcome == Refused && r.costly {
-			r.refunded.Store(true)
-			l.refund(r)
-		}
-	}
-	return d
-}
-
-// late returns err as an ErrTimeout if a deadline has passed that the store does not know of.
-func (l *Limiter) late(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrTimeout) {
-		return fmt.Errorf("%w: no count within %v: %w", ErrTimeout, l.config.Deadline, err)
-	}
-	return err
 }
 
 // refund gives back what is charged to a policy.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"net/http"
-	"net/url"
 )
 
 // Peek returns what the policies would say to a request under the keys given, as [Limiter.Allow] takes them, and spends
@@ -59,18 +57,4 @@ func (l *Limiter) Reset(ctx context.Context, keys ...Key) error {
 		l.local.Reset(bucket)
 	}
 	return nil
-}
-
-// requestOf returns the request that the functions of the configuration get for what is none.
-func requestOf(ctx context.Context) *http.Request {
-	r := &http.Request{Header: make(http.Header), URL: new(url.URL)}
-	return r.WithContext(ctx)
-}
-
-// given returns keys that are given, and not asked of a request.
-func given(keys []Key) []Key {
-	if len(keys) == 0 {
-		return []Key{{}}
-	}
-	return keys
 }

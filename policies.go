@@ -1,0 +1,59 @@
+package ratelimit
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+)
+
+// A policy is a [Policy] and what New derives from it.
+type policy struct {
+	Policy
+	prefix string // of its buckets: the name and the window
+	memo   *memo
+}
+
+// SetPolicies has the limiter go on with other policies, as a service does that reads its configuration anew. Each
+// request is decided by the old ones or by the new ones, all of them. No count is lost: a policy that has kept its
+// name and window goes on with what is counted, under whatever limit. If the policies are not valid, all
+// mistakes are returned and the old ones stay.
+func (l *Limiter) SetPolicies(policies []Policy) error {
+	if err := errors.Join(validatePolicies("ratelimit: SetPolicies: policies", policies)...); err != nil {
+		return err
+	}
+	l.usePolicies(policies)
+	return nil
+}
+
+func (l *Limiter) usePolicies(policies []Policy) {
+	all := make([]policy, 0, len(policies))
+	for _, p := range policies {
+		if p.Key == nil {
+			p.Key = ClientIP
+		}
+		all = append(all, policy{p, bucketPrefix(p.Name, p.Limit.Window), newMemo()})
+	}
+	l.policies.Store(&all)
+}
+
+// bucketPrefix is what the buckets of a policy and a window begin with.
+func bucketPrefix(name string, window time.Duration) string {
+	return name + "/" + windowText(window) + ":"
+}
+
+// limitOf returns the limit that the policy has for a request.
+func (l *Limiter) limitOf(p *policy, r *http.Request) Limit {
+	if p.LimitFor == nil {
+		return p.Limit
+	}
+	limit := p.LimitFor(r)
+	if limit == (Limit{}) {
+		return p.Limit
+	}
+	if mistake := limit.mistake(); mistake != "" {
+		l.log.Error("ratelimit: LimitFor returned a limit that is not valid", errors.New(mistake), slog.String("policy", p.Name))
+		return p.Limit
+	}
+	return limit
+}
