@@ -50,7 +50,7 @@ type Config struct {
 	// before it runs, and [FromContext] has the decision.
 	Unavailable http.Handler
 
-	// OnDecision, if set, is called with each decision, for metrics. It runs before the request goes on
+	// OnDecision, if set, is called with each decision, for metrics, but not for what Skip picks. It runs before the request goes on
 	// and must be quick and safe for concurrent use.
 	OnDecision func(*http.Request, Decision)
 

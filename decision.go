@@ -61,7 +61,7 @@ type Result struct {
 	DryRun bool
 	// Counted tells whether Remaining and Reset are known: from the store, or from this process if
 	// Local or Remembered is set. It is false when the store failed and the failure mode alone decided,
-	// and when another policy refused the request from memory.
+	// when the client left or its deadline passed before, and when another policy refused the request from memory.
 	Counted bool
 	// Local tells that the store failed and this process counted by itself, as [FailLocal] asks.
 	Local bool

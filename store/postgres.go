@@ -68,7 +68,7 @@ type PostgresConfig struct {
 	// wait for it, must not use the store, and must not end its goroutine, as testing.T.FailNow does.
 	OnFlush func(FlushStats)
 
-	// OnSweep, if set, is called after each sweep, automatic or not.
+	// OnSweep, if set, is called after each sweep, automatic or not, also by several at once.
 	OnSweep func(SweepStats)
 
 	// Logger gets what no caller sees: the errors of sweeping and of giving back, and when the database is
