@@ -50,8 +50,8 @@ type Config struct {
 	// before it runs, and [FromContext] has the decision.
 	Unavailable http.Handler
 
-	// OnDecision, if set, is called with each decision, for metrics, but not for what Skip picks. It runs before the request goes on
-	// and must be quick and safe for concurrent use.
+	// OnDecision, if set, is called with each decision, for metrics, but not for what Skip picks. It runs
+	// before the request goes on and must be quick and safe for concurrent use.
 	OnDecision func(*http.Request, Decision)
 
 	// Logger gets the store's errors, about one a second at most. Defaults to [slog.Default].

@@ -270,13 +270,21 @@ func (l *Limiter) ask(parent context.Context, hits []Hit, results []Result) Deci
 // checkCounts finds counts that cannot be right. A store that is not the limiter's own may return them, and would
 // let everybody pass.
 func checkCounts(counts []Count, hits []Hit) error {
-	if len(counts) != len(hits) {
-		return fmt.Errorf("%w: it returned %d counts for %d hits", ErrUnavailable, len(counts), len(hits))
+	if err := checkNumber(counts, hits); err != nil {
+		return err
 	}
 	for i, hit := range hits {
 		if counts[i].Total < int64(hit.N) {
 			return fmt.Errorf("%w: it returned a count of %d for a hit of %d", ErrUnavailable, counts[i].Total, hit.N)
 		}
+	}
+	return nil
+}
+
+// checkNumber finds counts that are more or less than were asked for.
+func checkNumber(counts []Count, hits []Hit) error {
+	if len(counts) != len(hits) {
+		return fmt.Errorf("%w: it returned %d counts for %d hits", ErrUnavailable, len(counts), len(hits))
 	}
 	return nil
 }

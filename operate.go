@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"context"
-	"fmt"
 	"math"
 )
 
@@ -18,8 +17,8 @@ func (l *Limiter) Peek(ctx context.Context, keys ...Key) ([]Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.config.Deadline)
 	defer cancel()
 	counts, err := l.store.Get(ctx, hits)
-	if err == nil && len(counts) != len(hits) {
-		err = fmt.Errorf("%w: it returned %d counts for %d buckets", ErrUnavailable, len(counts), len(hits))
+	if err == nil {
+		err = checkNumber(counts, hits)
 	}
 	if err != nil {
 		return nil, l.late(err)

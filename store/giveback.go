@@ -9,8 +9,9 @@ import (
 // giveBackTimeout is how long giving back may take, of the time that counting gets: hits wait for it.
 func giveBackTimeout(timeout time.Duration) time.Duration { return timeout / 2 }
 
-// giveBackTries is how often charges are tried to be given back that a locked row has kept from it. The row of a limit that
-// all share is locked by one process or the other nearly always, if commits wait for a slow disk or a replica.
+// giveBackTries is how often charges are tried to be given back that a locked row has kept from it. The row of a
+// limit that all share is locked by one process or the other nearly always, if commits wait for a slow disk or a
+// replica.
 const giveBackTries = 8
 
 // GiveBack takes charges off, as [ratelimit.Store] says, just before the next hits are counted. What
@@ -24,31 +25,35 @@ func (p *Postgres) GiveBack(charges []ratelimit.Charge) {
 		}
 		valid = append(valid, charge{Charge: c})
 	}
-	if len(valid) == 0 {
+	p.queueCharges(valid)
+}
+
+// queueCharges has charges go with the next batch.
+func (p *Postgres) queueCharges(charges []charge) {
+	if len(charges) == 0 {
 		return
 	}
-	if err := p.queue.giveBack(valid); err != nil {
+	if err := p.queue.giveBack(charges); err != nil {
 		p.notGivenBack(err)
 	}
 }
 
-// giveBackLater has charges go with the next batch, if the error guarantees that nothing was given back and there
-// is hope.
+// giveBackLater tries charges again, if the error guarantees that nothing was given back and there is hope.
 func (p *Postgres) giveBackLater(charges []charge, err error) {
+	if !hasCode(err, "55P03") {
+		p.notGivenBack(err)
+		return
+	}
 	var later []charge
 	for _, c := range charges {
 		if c.tries++; c.tries < giveBackTries {
 			later = append(later, c)
 		}
 	}
-	if !hasCode(err, "55P03") || len(later) < len(charges) {
+	if len(later) < len(charges) {
 		p.notGivenBack(err)
 	}
-	if hasCode(err, "55P03") && len(later) > 0 {
-		if err := p.queue.giveBack(later); err != nil {
-			p.notGivenBack(err)
-		}
-	}
+	p.queueCharges(later)
 }
 
 // notGivenBack logs. The logger's own panic must not fail the batch, nor end the process.

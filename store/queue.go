@@ -166,7 +166,6 @@ func (q *queue) takeLocked() *batch {
 	}
 	b.behind = nil // which would keep all that ever went
 	q.popLocked()
-	q.rows += len(b.rows) // which are in flight now
 	q.inFlight = append(q.inFlight, b)
 	return b
 }
@@ -176,12 +175,21 @@ func (q *queue) popLocked() *batch {
 	b := q.waiting[0]
 	q.waiting[0] = nil // the array lives on
 	q.waiting = q.waiting[1:]
-	q.rows -= len(b.rows)
 	q.expect = max(len(b.rows), 1)
 	return b
 }
 
-// landLocked is for a batch that has been flushed.
+// dropLocked takes those of the batches that wait that are not to be sent: the first ones, as long as drop says so.
+func (q *queue) dropLocked(drop func(*batch) bool) (dropped []*batch) {
+	for len(q.waiting) > 0 && drop(q.waiting[0]) {
+		b := q.popLocked()
+		q.rows -= len(b.rows)
+		dropped = append(dropped, b)
+	}
+	return dropped
+}
+
+// landLocked takes a batch that has been flushed off those in flight.
 func (q *queue) landLocked(b *batch) {
 	q.rows -= len(b.rows)
 	q.inFlight = slices.DeleteFunc(q.inFlight, func(other *batch) bool { return other == b })
@@ -243,10 +251,7 @@ func (q *queue) send(b *batch) {
 // deadline: a database that does not answer would only let each batch in turn do the same.
 func (q *queue) fail(err error) {
 	q.mu.Lock()
-	var old []*batch
-	for len(q.waiting) > 0 && time.Since(q.waiting[0].born) >= q.patience {
-		old = append(old, q.popLocked())
-	}
+	old := q.dropLocked(func(b *batch) bool { return time.Since(b.born) >= q.patience })
 	q.mu.Unlock()
 	q.giveUp(old, fmt.Errorf("%w (and this was not sent, behind it)", err))
 }
@@ -264,9 +269,7 @@ func (q *queue) try(d time.Duration, err error) (over func()) {
 		var old []*batch
 		if !isOver {
 			q.closed = err
-			for len(q.waiting) > 0 {
-				old = append(old, q.popLocked())
-			}
+			old = q.dropLocked(func(*batch) bool { return true })
 		}
 		q.mu.Unlock()
 		q.giveUp(old, err)

@@ -59,18 +59,16 @@ func New(max int) *Counter {
 // Add adds n to the bucket's current window and returns what the window has counted, how long it
 // still lasts, and when it started. The window is a whole number of milliseconds.
 func (c *Counter) Add(bucket string, window time.Duration, n int) (total int64, left time.Duration, start time.Time) {
-	size := window.Milliseconds()
 	s := c.shard(bucket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Under the lock, or the row of a window that has just ended could be gone already.
 	now := c.Now()
-	milli := now.UnixMilli()
-	k := key{bucket, milli / size * size}
+	k, end := windowAt(now, bucket, window)
 	r := s.rows[k]
 	if r == nil {
-		s.makeRoomLocked(milli)
-		r = &row{key: k, end: k.start + size}
+		s.makeRoomLocked(now.UnixMilli())
+		r = &row{key: k, end: end}
 		s.rows[k] = r
 		heap.Push(&s.expires, r)
 	}
@@ -80,16 +78,22 @@ func (c *Counter) Add(bucket string, window time.Duration, n int) (total int64, 
 
 // Get returns what Add would of the bucket's current window, and adds nothing.
 func (c *Counter) Get(bucket string, window time.Duration) (total int64, left time.Duration, start time.Time) {
-	size := window.Milliseconds()
 	s := c.shard(bucket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := c.Now()
-	k := key{bucket, now.UnixMilli() / size * size}
+	k, end := windowAt(now, bucket, window)
 	if r := s.rows[k]; r != nil {
 		total = r.count
 	}
-	return total, time.UnixMilli(k.start + size).Sub(now), time.UnixMilli(k.start)
+	return total, time.UnixMilli(end).Sub(now), time.UnixMilli(k.start)
+}
+
+// windowAt returns the key of the window that a bucket is in, and when it ends, in milliseconds since 1970.
+func windowAt(now time.Time, bucket string, window time.Duration) (k key, end int64) {
+	size := window.Milliseconds()
+	k = key{bucket, now.UnixMilli() / size * size}
+	return k, k.start + size
 }
 
 // Reset forgets all windows of a bucket.
