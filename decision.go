@@ -48,6 +48,8 @@ type Decision struct {
 type Result struct {
 	// Policy is the policy's name.
 	Policy string
+	// Bucket is what is counted, as it is named in the store: by the policy, the window and the hash of the key.
+	Bucket string
 	// Limit is the limit that was applied.
 	Limit Limit
 	// Cost is how much of the limit the request asks for: 1 without [Policy].Cost.

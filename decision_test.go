@@ -83,6 +83,30 @@ func TestDecision(t *testing.T) {
 	})
 }
 
+// A result names the bucket under which the store has the count, for those who look it up there.
+func TestResultBucket(t *testing.T) {
+	t.Parallel()
+	everyStore(t, func(t *testing.T, counters ratelimit.Store) {
+		limiter := newLimiter(t, counters, ratelimit.Config{Secret: testSecret, Policies: []ratelimit.Policy{
+			{Name: "ip", Limit: long(9)},
+			{Name: "token", Limit: long(9), LimitFor: func(*http.Request) ratelimit.Limit { return ratelimit.PerDay(9) }, Key: ratelimit.BearerToken},
+		}})
+		results := limiter.Check(request("203.0.113.7:1", "Authorization", "Bearer abc")).Results
+		buckets := []string{results[0].Bucket, results[1].Bucket}
+		want := []string{
+			ratelimit.Bucket(testSecret, "ip/8784h:", ratelimit.ClientIP(request("203.0.113.7:1"))),
+			ratelimit.Bucket(testSecret, "token/24h:", ratelimit.BearerToken(request("", "Authorization", "Bearer abc"))),
+		}
+		if diff := cmp.Diff(want, buckets); diff != "" {
+			t.Errorf("buckets (-want +got):\n%s", diff)
+		}
+		counts, err := counters.Get(t.Context(), []ratelimit.Hit{{Bucket: want[0], Window: ratelimit.MaxWindow}, {Bucket: want[1], Window: 24 * time.Hour}})
+		if err != nil || counts[0].Total != 1 || counts[1].Total != 1 {
+			t.Errorf("the store has %+v (error %v), want 1 in each", counts, err)
+		}
+	})
+}
+
 // Fault 17: of nested limiters, the fields tell of all, and of the one that refuses if one does. What
 // each of them decided is observed by itself; the context has it all.
 func TestNestedLimiters(t *testing.T) {

@@ -202,7 +202,7 @@ func (l *Limiter) keys(r *http.Request, given []Key) ([]Hit, []Result) {
 			bucket = l.hasher.bucket(bucketPrefix(p.Name, limit.Window), key)
 		}
 		result := Result{
-			Policy: p.Name, Limit: limit, Cost: 1, KeyKind: key.Kind(), DryRun: p.DryRun,
+			Policy: p.Name, Bucket: bucket, Limit: limit, Cost: 1, KeyKind: key.Kind(), DryRun: p.DryRun,
 			limiter: l, refunded: &refunded[i], onFailure: p.OnFailure, costly: p.Cost != nil,
 		}
 		if p.Cost != nil {

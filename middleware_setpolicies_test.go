@@ -39,6 +39,13 @@ func TestSetPolicies(t *testing.T) {
 		ask(1)
 		set(ratelimit.Policy{Name: "other", Limit: long(1)}, ratelimit.Policy{Name: "call", Limit: long(100)})
 		ask(1)
+		var names []string
+		for _, p := range limiter.Policies() {
+			names = append(names, fmt.Sprint(p.Name, " ", p.Limit, " ", p.Key(request("203.0.113.7:1")).Kind()))
+		}
+		if want := []string{"other 1/8784h ip", "call 100/8784h ip"}; !slices.Equal(names, want) {
+			t.Errorf("Policies() = %q, want %q", names, want)
+		}
 		want := []string{
 			`200 "call";r=1`, `200 "call";r=0`, `429 "call";r=0`, `429 "call";r=0`,
 			`200 "call";r=0`, `429 "call";r=0`,

@@ -26,6 +26,17 @@ func (l *Limiter) SetPolicies(policies []Policy) error {
 	return nil
 }
 
+// Policies returns the policies that requests are decided by now, in their order. Key is set in all of them. The
+// slice is the caller's own.
+func (l *Limiter) Policies() []Policy {
+	all := *l.policies.Load()
+	policies := make([]Policy, len(all))
+	for i := range all {
+		policies[i] = all[i].Policy
+	}
+	return policies
+}
+
 func (l *Limiter) usePolicies(policies []Policy) {
 	all := make([]policy, 0, len(policies))
 	for _, p := range policies {

@@ -24,7 +24,7 @@ type breaker struct {
 	last    atomic.Pointer[error] // why the database was given up
 }
 
-func newBreaker(logger *slog.Logger) *breaker {
+func newBreaker(logger *slog.Logger, onChange func(open bool)) *breaker {
 	b := new(breaker)
 	b.circuit = gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Timeout:     breakerPause,
@@ -34,12 +34,21 @@ func newBreaker(logger *slog.Logger) *breaker {
 		// Giving back has little time, and says nothing when that was too little.
 		IsExcluded: func(err error) bool { return errors.Is(err, errNotCounting) },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
-			switch {
-			case from == gobreaker.StateClosed:
-				logger.Warn("ratelimit: the database keeps failing and is asked once a second", "error", *b.last.Load())
-			case to == gobreaker.StateClosed:
-				logger.Info("ratelimit: the database is back")
+			if from != gobreaker.StateClosed && to != gobreaker.StateClosed {
+				return // a try
 			}
+			_ = recovered(func() error { // gobreaker would be left in between
+				open := to != gobreaker.StateClosed
+				if open {
+					logger.Warn("ratelimit: the database keeps failing and is asked once a second", "error", *b.last.Load())
+				} else {
+					logger.Info("ratelimit: the database is back")
+				}
+				if onChange != nil {
+					onChange(open)
+				}
+				return nil
+			})
 		},
 	})
 	return b

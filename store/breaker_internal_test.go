@@ -18,7 +18,7 @@ func TestBreaker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
-		b := newBreaker(slog.New(slog.NewTextHandler(&log, nil)))
+		b := newBreaker(slog.New(slog.NewTextHandler(&log, nil)), nil)
 		var fails, leftAlone error
 		calls := 0
 		run := func() error {

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,11 @@ func TestDatabaseThatKeepsFailing(t *testing.T) {
 	r := newRecorder()
 	pool := testdb.Pool(t, testdb.Empty(t), r.trace)
 	logger, _ := logged()
-	s := newStore(t, pool, store.PostgresConfig{Logger: logger})
+	var told []bool
+	s := newStore(t, pool, store.PostgresConfig{Logger: logger, OnBreaker: func(open bool) {
+		told = append(told, open)
+		panic("in a hook")
+	}})
 	for range 1000 {
 		_, err := s.Add(t.Context(), hits("a"))
 		wantOnly(t, err, ratelimit.ErrNoTable)
@@ -33,6 +38,9 @@ func TestDatabaseThatKeepsFailing(t *testing.T) {
 		_, err := s.Add(t.Context(), hits("a"))
 		return err == nil
 	})
+	if want := []bool{true, false}; !slices.Equal(told, want) {
+		t.Errorf("OnBreaker was told %v, want %v", told, want)
+	}
 }
 
 // A try of a database that was failing holds up nobody else for long if it hangs, and if the database is

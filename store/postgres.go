@@ -71,6 +71,10 @@ type PostgresConfig struct {
 	// OnSweep, if set, is called after each sweep, automatic or not, also by several at once.
 	OnSweep func(SweepStats)
 
+	// OnBreaker, if set, is called when the database is left alone because it keeps failing, with true, and with
+	// false when it has answered again. It must be quick, as hits wait for it, and must not use the store.
+	OnBreaker func(open bool)
+
 	// Logger gets what no caller sees: the errors of sweeping and of giving back, and when the database is
 	// left alone and is back.
 	// Defaults to [slog.Default].
@@ -135,7 +139,7 @@ func NewPostgres(db DB, config PostgresConfig) (*Postgres, error) {
 		config:   config,
 		table:    pgx.Identifier{config.Schema, "rate_limits"}.Sanitize(),
 		punctual: isPunctual(db),
-		breaker:  newBreaker(config.Logger),
+		breaker:  newBreaker(config.Logger, config.OnBreaker),
 		log:      logevery.New(config.Logger, time.Second),
 		started:  time.Now(),
 	}
