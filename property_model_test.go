@@ -139,7 +139,7 @@ func (m *model) begin(p *instance, c caller, gone bool, now time.Time, got []rat
 	q.want.Results = make([]ratelimit.Result, len(q.hits))
 	for i, h := range q.hits {
 		r := &q.want.Results[i]
-		*r = ratelimit.Result{Policy: h.Name, Limit: h.Limit, Cost: h.n, KeyKind: h.kind, DryRun: h.DryRun}
+		*r = ratelimit.Result{Policy: h.Name, Bucket: h.row(), Limit: h.Limit, Cost: h.n, KeyKind: h.kind, DryRun: h.DryRun}
 		k, ok := p.known[h.bucket]
 		fresh := now.Before(k.until)
 		if !m.exact {

@@ -54,7 +54,7 @@ func (m *Memory) Add(_ context.Context, hits []ratelimit.Hit) ([]ratelimit.Count
 
 // Get returns counts, as [ratelimit.Store] says. Its only error is [ratelimit.ErrInvalidHit].
 func (m *Memory) Get(_ context.Context, hits []ratelimit.Hit) ([]ratelimit.Count, error) {
-	if err := validate(hits); err != nil {
+	if err := validateWindows(hits); err != nil {
 		return nil, err
 	}
 	counts := make([]ratelimit.Count, len(hits))

@@ -13,7 +13,7 @@ import (
 // Get returns counts, as [ratelimit.Store] says, in a statement of its own. It waits for [PostgresConfig].Timeout
 // at most, and asks the database also when that has just failed.
 func (p *Postgres) Get(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.Count, error) {
-	if err := validate(hits); err != nil {
+	if err := validateWindows(hits); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -15,8 +16,18 @@ const maxBucket = 512
 
 // validate finds what the database would refuse, or count wrongly, before a hit joins others.
 func validate(hits []ratelimit.Hit) error {
+	for _, hit := range hits {
+		if err := validateN(hit.N); err != nil {
+			return err
+		}
+	}
+	return validateWindows(hits)
+}
+
+// validateWindows is validate of hits that are not counted.
+func validateWindows(hits []ratelimit.Hit) error {
 	for i, hit := range hits {
-		if err := validateBucket(hit.Bucket, hit.N); err != nil {
+		if err := validateBucket(hit.Bucket); err != nil {
 			return err
 		}
 		if hit.Window < time.Millisecond || hit.Window > ratelimit.MaxWindow || hit.Window%time.Millisecond != 0 {
@@ -33,7 +44,7 @@ func validate(hits []ratelimit.Hit) error {
 
 func validateBuckets(buckets []string) error {
 	for _, bucket := range buckets {
-		if err := validateBucket(bucket, 1); err != nil {
+		if err := validateBucket(bucket); err != nil {
 			return err
 		}
 	}
@@ -41,7 +52,7 @@ func validateBuckets(buckets []string) error {
 }
 
 func validateCharge(c ratelimit.Charge) error {
-	if err := validateBucket(c.Bucket, c.N); err != nil {
+	if err := errors.Join(validateBucket(c.Bucket), validateN(c.N)); err != nil {
 		return err
 	}
 	// 1970 to 9999: what both a microsecond count and Postgres hold.
@@ -52,13 +63,18 @@ func validateCharge(c ratelimit.Charge) error {
 }
 
 // validateBucket does not quote a bucket that is wrong: who knows what it holds.
-func validateBucket(bucket string, n int) error {
+func validateBucket(bucket string) error {
 	switch {
 	case bucket == "" || len(bucket) > maxBucket:
 		return fmt.Errorf("%w: Bucket has %d bytes, want 1 to %d", ratelimit.ErrInvalidHit, len(bucket), maxBucket)
 	case !utf8.ValidString(bucket) || strings.IndexByte(bucket, 0) >= 0:
 		return fmt.Errorf("%w: Bucket is not UTF-8 text without NUL", ratelimit.ErrInvalidHit)
-	case n < 1 || n > ratelimit.MaxRequests:
+	}
+	return nil
+}
+
+func validateN(n int) error {
+	if n < 1 || n > ratelimit.MaxRequests {
 		return fmt.Errorf("%w: N is %d, want 1 to %d", ratelimit.ErrInvalidHit, n, ratelimit.MaxRequests)
 	}
 	return nil

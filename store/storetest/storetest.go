@@ -267,14 +267,22 @@ func invalid() map[string]ratelimit.Hit {
 		"window too short":    {Bucket: "a", Window: time.Microsecond, N: 1},
 		"window too long":     {Bucket: "a", Window: long + time.Second, N: 1},
 		"fraction of a milli": {Bucket: "a", Window: time.Second + 1, N: 1},
-		"nothing":             {Bucket: "a", Window: long, N: 0},
-		"negative":            {Bucket: "a", Window: long, N: -1},
-		"too much":            {Bucket: "a", Window: long, N: ratelimit.MaxRequests + 1},
+	}
+}
+
+// invalidNumbers returns hits whose number is nothing that could be counted.
+func invalidNumbers() map[string]ratelimit.Hit {
+	return map[string]ratelimit.Hit{
+		"nothing":  {Bucket: "a", Window: long, N: 0},
+		"negative": {Bucket: "a", Window: long, N: -1},
+		"too much": {Bucket: "a", Window: long, N: ratelimit.MaxRequests + 1},
 	}
 }
 
 func refusesInvalid(t *testing.T, s Subject) {
-	for name, bad := range invalid() {
+	all := invalid()
+	maps.Copy(all, invalidNumbers())
+	for name, bad := range all {
 		if c, err := s.Store.Add(t.Context(), []ratelimit.Hit{hit("good"), bad}); !errors.Is(err, ratelimit.ErrInvalidHit) {
 			t.Errorf("%s: Add returned %v and error %v, want an error that wraps ErrInvalidHit", name, c, err)
 		}
@@ -347,6 +355,11 @@ func readsNothingInvalid(t *testing.T, s Subject) {
 	for name, bad := range invalid() {
 		if c, err := s.Store.Get(t.Context(), []ratelimit.Hit{hit("good"), bad}); !errors.Is(err, ratelimit.ErrInvalidHit) {
 			t.Errorf("%s: Get returned %v and error %v, want an error that wraps ErrInvalidHit", name, c, err)
+		}
+	}
+	for name, bad := range invalidNumbers() {
+		if _, err := s.Store.Get(t.Context(), []ratelimit.Hit{bad}); err != nil {
+			t.Errorf("%s: Get returned error %v, want none", name, err)
 		}
 	}
 	for _, bad := range []string{"", "nul \x00", "no UTF-8 \xff", strings.Repeat("a", 513)} {
