@@ -88,7 +88,7 @@ func refuse(w http.ResponseWriter, r *http.Request, d Decision) {
 // tooCostly returns a result that refuses and always will, or nil: there is no use in trying again.
 func tooCostly(results []Result) *Result {
 	for i := range results {
-		if r := &results[i]; r.refuses() && r.costly && r.Cost > r.Limit.Requests {
+		if r := &results[i]; r.refuses() && r.Cost > 1 && r.Cost > r.Limit.Requests {
 			return r
 		}
 	}

@@ -94,6 +94,12 @@ type Policy struct {
 	// invent a short window.
 	Optional bool
 
+	// Sliding has the limit hold for the length of a window that ends now, and not for fixed windows, in which a
+	// caller can spend the limit twice around an end. What the window before has admitted counts for the part of it
+	// that has not yet been left behind, as if it had come evenly. Refused requests are given back. It costs
+	// the store one look-up more. See [Limiter] for how exact it is. With another mode, counts start anew.
+	Sliding bool
+
 	// OnFailure is what happens to a request that the store cannot count. Defaults to [FailOpen].
 	OnFailure FailureMode
 

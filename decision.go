@@ -72,14 +72,16 @@ type Result struct {
 	Remembered bool
 	// Remaining is how many more requests the window admits: never negative.
 	Remaining int
-	// Reset is the time until the window ends.
+	// Reset is the time until the window ends. For a policy that is [Policy].Sliding and cannot admit the request,
+	// or would not the next one, it is the time until it can.
 	Reset time.Duration
 
 	limiter      *Limiter
 	charge       Charge       // what stays counted of the request, for Refund
 	refunded     *atomic.Bool // shared by copies
 	onFailure    FailureMode
-	costly       bool   // the policy has a Cost
+	sliding      bool   // the policy is
+	givesBack    bool   // the policy counts only what it admits, even if it is alone
 	spared       bool   // not counted because another policy refused the request from memory
 	lowered      int64  // what remember needs to know of the time before the store was asked
 	partitionKey []byte // if Config.PartitionKey is set
@@ -88,21 +90,44 @@ type Result struct {
 // apply compares a count with the limit, which is inclusive: the hit that makes the count equal to
 // it is admitted. One that is refused has spent nothing.
 func (r *Result) apply(c Count) {
-	r.Counted = true
-	r.Reset = c.Left
-	r.Outcome = Allowed
-	spent := c.Total
-	if c.Total > int64(r.Limit.Requests) {
-		r.Outcome = Refused
-		spent -= int64(r.Cost)
+	if r.spent(c) > int64(r.Limit.Requests) {
+		c.Total -= int64(r.Cost)
+		r.set(Refused, c, r.Cost)
+	} else {
+		r.set(Allowed, c, 1)
 	}
-	r.Remaining = int(max(0, int64(r.Limit.Requests)-spent))
 }
 
-// givesBack tells whether a refused request is given back to its policies. One that is alone and counts requests
-// need not be: within the window none that comes later would be admitted.
+// peek says what apply would say of a request that came now, after those that were counted.
+func (r *Result) peek(c Count) {
+	if r.spent(c)+int64(r.Cost) > int64(r.Limit.Requests) {
+		r.set(Refused, c, r.Cost)
+	} else {
+		r.set(Allowed, c, r.Cost)
+	}
+}
+
+// set notes an outcome and what is left after the count. What comes next costs so much.
+func (r *Result) set(o Outcome, c Count, next int) {
+	r.Counted, r.Outcome, r.Reset = true, o, c.Left
+	r.Remaining = int(max(0, int64(r.Limit.Requests)-r.spent(c)))
+	if r.sliding && r.Remaining < next {
+		r.Reset = untilFree(c, r.Limit, int64(next))
+	}
+}
+
+// spent is how much of the limit a count has spent.
+func (r *Result) spent(c Count) int64 {
+	if r.sliding {
+		return c.Total + carried(c, r.Limit)
+	}
+	return c.Total
+}
+
+// givesBack tells whether a refused request is given back to its policies. One that is alone and counts requests in
+// fixed windows need not be: within the window none that comes later would be admitted.
 func givesBack(results []Result) bool {
-	return len(results) > 1 || len(results) == 1 && results[0].costly
+	return len(results) > 1 || len(results) == 1 && results[0].givesBack
 }
 
 // refuses tells whether the policy keeps the request from being served.

@@ -28,7 +28,7 @@ func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
 			result.Outcome = Unavailable
 		case FailLocal:
 			c := &counts[i]
-			c.Total, c.Left, c.Start = l.local.Add(hits[i].Bucket, hits[i].Window, hits[i].N)
+			*c = Count(l.local.Add(hits[i].Bucket, hits[i].Window, hits[i].N, hits[i].Sliding))
 			result.apply(*c)
 			result.Local = true
 		}
@@ -42,7 +42,7 @@ func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
 			continue
 		}
 		r.charge = Charge{Bucket: hits[i].Bucket, Start: counts[i].Start, N: hits[i].N}
-		if gives || r.Outcome == Refused && r.costly {
+		if gives || r.Outcome == Refused && r.givesBack {
 			r.refunded.Store(true)
 			l.refund(r)
 		}

@@ -199,11 +199,11 @@ func (l *Limiter) keys(r *http.Request, given []Key) ([]Hit, []Result) {
 		if limit.Window == p.Limit.Window {
 			bucket = p.memo.bucket(l.hasher, p.prefix, key)
 		} else {
-			bucket = l.hasher.bucket(bucketPrefix(p.Name, limit.Window), key)
+			bucket = l.hasher.bucket(bucketPrefix(p.Policy, limit.Window), key)
 		}
 		result := Result{
 			Policy: p.Name, Bucket: bucket, Limit: limit, Cost: 1, KeyKind: key.Kind(), DryRun: p.DryRun,
-			limiter: l, refunded: &refunded[i], onFailure: p.OnFailure, costly: p.Cost != nil,
+			limiter: l, refunded: &refunded[i], onFailure: p.OnFailure, sliding: p.Sliding, givesBack: p.Cost != nil || p.Sliding,
 		}
 		if p.Cost != nil {
 			result.Cost = min(max(p.Cost(r), 1), MaxRequests)
@@ -211,7 +211,7 @@ func (l *Limiter) keys(r *http.Request, given []Key) ([]Hit, []Result) {
 		if l.config.PartitionKey {
 			result.partitionKey = l.hasher.partitionKey(bucket)
 		}
-		hits = append(hits, Hit{Bucket: bucket, Window: limit.Window, N: result.Cost})
+		hits = append(hits, Hit{Bucket: bucket, Window: limit.Window, N: result.Cost, Sliding: p.Sliding})
 		results = append(results, result)
 	}
 	return hits, results
@@ -225,9 +225,11 @@ func (l *Limiter) recall(hits []Hit, results []Result, at time.Time) (Decision, 
 		if results[i].DryRun {
 			continue // to be counted, as what it refuses is not spared
 		}
-		total, left, ok := l.refusals.recall(hits[i].Bucket, at)
-		if ok && total+int64(hits[i].N) > int64(results[i].Limit.Requests) {
-			results[i].apply(Count{Total: total + int64(hits[i].N), Left: left})
+		c, end, ok := l.refusals.recall(hits[i].Bucket, at)
+		c.Total += int64(hits[i].N)
+		if ok && results[i].spent(c) > int64(results[i].Limit.Requests) {
+			c.Left = end
+			results[i].apply(c)
 			results[i].Remembered = true
 			refused = true
 		}
@@ -274,8 +276,8 @@ func checkCounts(counts []Count, hits []Hit) error {
 		return err
 	}
 	for i, hit := range hits {
-		if counts[i].Total < int64(hit.N) {
-			return fmt.Errorf("%w: it returned a count of %d for a hit of %d", ErrUnavailable, counts[i].Total, hit.N)
+		if counts[i].Total < int64(hit.N) || counts[i].Previous < 0 {
+			return fmt.Errorf("%w: it returned counts of %d, and %d before, for a hit of %d", ErrUnavailable, counts[i].Total, counts[i].Previous, hit.N)
 		}
 	}
 	return nil
@@ -303,8 +305,8 @@ func ended(ctx context.Context) error {
 // A refused request is given back to all its policies if there are several, those that refuse it
 // included. Otherwise a caller that hammers a narrow limit would use up a broad one that others share;
 // and of a burst that both refuse, the broad one would keep what the narrow one has refused. What is
-// left counted is what was admitted. So it is, for a policy with a cost alone, with what one that is tried out
-// would refuse: a cheaper request may still fit.
+// left counted is what was admitted. So it is for a policy that gives back by itself, also with what one that is
+// tried out would refuse: in the same window a cheaper request may still fit, or a later one.
 func (l *Limiter) decide(hits []Hit, results []Result, counts []Count, asked time.Time) Decision {
 	for i := range results {
 		results[i].apply(counts[i])
@@ -316,7 +318,7 @@ func (l *Limiter) decide(hits []Hit, results []Result, counts []Count, asked tim
 	for i := range results {
 		r := &results[i]
 		charge := Charge{Bucket: hits[i].Bucket, Start: counts[i].Start, N: hits[i].N}
-		if d.Outcome == Refused && gives || r.Outcome == Refused && r.costly {
+		if d.Outcome == Refused && gives || r.Outcome == Refused && r.givesBack {
 			charges = append(charges, charge)
 		} else {
 			r.charge = charge
@@ -338,7 +340,7 @@ func (l *Limiter) decide(hits []Hit, results []Result, counts []Count, asked tim
 func (l *Limiter) giveBack(charges []Charge) {
 	l.store.GiveBack(charges)
 	for _, c := range charges {
-		l.refusals.lower(c.Bucket, c.N)
+		l.refusals.lower(c)
 	}
 }
 

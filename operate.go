@@ -1,9 +1,6 @@
 package ratelimit
 
-import (
-	"context"
-	"math"
-)
+import "context"
 
 // Peek returns what the policies would say to a request under the keys given, as [Limiter.Allow] takes them, and spends
 // nothing. A result is Allowed if anything remains. It asks the store, and neither the memory of refusals nor, if
@@ -25,10 +22,7 @@ func (l *Limiter) Peek(ctx context.Context, keys ...Key) ([]Result, error) {
 	}
 	for i := range results {
 		r := &results[i]
-		r.Counted, r.Reset, r.Outcome = true, counts[i].Left, Allowed
-		if r.Remaining = int(max(0, int64(r.Limit.Requests)-counts[i].Total)); r.Remaining < r.Cost {
-			r.Outcome = Refused
-		}
+		r.peek(counts[i])
 	}
 	return results, nil
 }
@@ -52,7 +46,7 @@ func (l *Limiter) Reset(ctx context.Context, keys ...Key) error {
 		return l.late(err)
 	}
 	for _, bucket := range buckets {
-		l.refusals.lower(bucket, math.MaxInt32) // below whatever was counted, for calls under way too
+		l.refusals.forget(bucket)
 		l.local.Reset(bucket)
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 // A policy is a [Policy] and what New derives from it.
 type policy struct {
 	Policy
-	prefix string // of its buckets: the name and the window
+	prefix string // of its buckets: the name, the window and the mode
 	memo   *memo
 }
 
@@ -43,14 +43,18 @@ func (l *Limiter) usePolicies(policies []Policy) {
 		if p.Key == nil {
 			p.Key = ClientIP
 		}
-		all = append(all, policy{p, bucketPrefix(p.Name, p.Limit.Window), newMemo()})
+		all = append(all, policy{p, bucketPrefix(p, p.Limit.Window), newMemo()})
 	}
 	l.policies.Store(&all)
 }
 
-// bucketPrefix is what the buckets of a policy and a window begin with.
-func bucketPrefix(name string, window time.Duration) string {
-	return name + "/" + windowText(window) + ":"
+// bucketPrefix is what the buckets of a policy and a window begin with. Rows of sliding windows live longer than
+// others, so that the two modes cannot share buckets.
+func bucketPrefix(p Policy, window time.Duration) string {
+	if p.Sliding {
+		return p.Name + "/" + windowText(window) + "-sliding:"
+	}
+	return p.Name + "/" + windowText(window) + ":"
 }
 
 // limitOf returns the limit that the policy has for a request.

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"hash/maphash"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,13 +45,15 @@ type refusalShard struct {
 type refusal struct {
 	bucket string
 	start  time.Time // of the window
-	total  int64
+	// total is the least that the window has counted, and previous the one before if it is sliding.
+	total, previous int64
 	// until is when the entry is no longer good, as time since the origin. It is reckoned from before
 	// the store was asked: too early by a round trip perhaps, and never too late.
 	until time.Duration
-	// end is when the window ends, for what clients are told. It is reckoned from after the store had
-	// answered: a client that waits so long is not too early.
-	end time.Duration
+	// first and last are when the window ends, reckoned from before the store was asked and from after it had
+	// answered. What a sliding window still counts of the one before is no less than by the first, and a client that
+	// waits until the last is not too early.
+	first, last time.Duration
 }
 
 func newRefusals() *refusals {
@@ -86,12 +89,14 @@ func (m *refusals) remember(bucket string, c Count, at time.Time, loweredBefore 
 			memory = unconfirmedMemory
 		}
 	case asked < e.until: // asked before the first answer of a burst was remembered: both are bounds
-		e.total = max(e.total, bound)
+		if bound > e.total {
+			e.total, e.previous = bound, c.Previous
+		}
 		return
 	}
-	e.start, e.total = c.Start, bound
+	e.start, e.total, e.previous = c.Start, bound, c.Previous
 	e.until = asked + min(c.Left, memory)
-	e.end = answered + c.Left
+	e.first, e.last = asked+c.Left, answered+c.Left
 }
 
 func (s *refusalShard) addLocked(e *refusal) {
@@ -108,27 +113,44 @@ func (s *refusalShard) addLocked(e *refusal) {
 	s.next = (s.next + 1) % len(s.ring)
 }
 
-// recall returns the least that the bucket's window has counted at a time, as far as is remembered, and how long
-// from then until the window ends.
-func (m *refusals) recall(bucket string, at time.Time) (total int64, left time.Duration, ok bool) {
+// recall returns the least that the bucket's windows have counted at a time, as far as is remembered, and how long
+// from then until the present one has ended for sure.
+func (m *refusals) recall(bucket string, at time.Time) (least Count, end time.Duration, ok bool) {
 	now := at.Sub(m.origin)
 	s := m.shard(bucket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.entries[bucket]
 	if e == nil || e.until <= now {
-		return 0, 0, false
+		return Count{}, 0, false
 	}
-	return e.total, e.end - now, true
+	return Count{Total: e.total, Previous: e.previous, Left: e.first - now, Start: e.start}, e.last - now, true
 }
 
-// lower corrects the memory of a bucket from whose count n is taken off.
-func (m *refusals) lower(bucket string, n int) {
+// lower corrects the memory of a bucket from which a charge is taken off. An answer that is on its way to a sliding
+// window may hold more of the window before than is left then: it is believed like one of another process.
+func (m *refusals) lower(c Charge) {
+	s := m.shard(c.Bucket)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lowered.Add(int64(c.N))
+	switch e := s.entries[c.Bucket]; {
+	case e == nil:
+	case e.start.Equal(c.Start):
+		e.total -= int64(c.N)
+	default: // of whatever window: to know too little is no harm
+		e.total -= int64(c.N)
+		e.previous -= int64(c.N)
+	}
+}
+
+// forget makes the memory of a bucket less than whatever was counted, also for answers that are on their way.
+func (m *refusals) forget(bucket string) {
 	s := m.shard(bucket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lowered.Add(int64(n))
+	s.lowered.Add(math.MaxInt32)
 	if e := s.entries[bucket]; e != nil {
-		e.total -= int64(n)
+		e.total -= math.MaxInt32
 	}
 }

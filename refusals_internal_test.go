@@ -51,14 +51,14 @@ func TestRefusalsOfABurst(t *testing.T) {
 		for _, i := range rand.Perm(burst) {
 			total := int64(i + 1)
 			if total > limit {
-				m.lower("b", 1)
+				m.lower(Charge{Bucket: "b", Start: start, N: 1})
 			}
 			if total >= limit {
 				m.remember("b", Count{Total: total, Left: time.Hour, Start: start}, start, 0, true)
 			}
 		}
-		if total, _, ok := m.recall("b", time.Now()); total != limit || !ok {
-			t.Fatalf("recalled %d, %v, want %d", total, ok, limit)
+		if c, _, ok := m.recall("b", time.Now()); c.Total != limit || !ok {
+			t.Fatalf("recalled %+v, %v, want %d", c, ok, limit)
 		}
 	}
 }
@@ -68,14 +68,38 @@ func TestRefusalsLoweredMeanwhile(t *testing.T) {
 	t.Parallel()
 	m := newRefusals()
 	before := m.lowered("b")
-	m.lower("b", 3)
+	m.lower(Charge{Bucket: "b", N: 3})
 	m.remember("b", Count{Total: 12, Left: time.Hour}, time.Now(), before, false)
-	if total, _, ok := m.recall("b", time.Now()); total != 9 || !ok {
-		t.Errorf("recalled %d, %v, want 9", total, ok)
+	if c, _, ok := m.recall("b", time.Now()); c.Total != 9 || !ok {
+		t.Errorf("recalled %+v, %v, want 9", c, ok)
 	}
-	m.lower("b", 2)
-	if total, _, ok := m.recall("b", time.Now()); total != 7 || !ok {
-		t.Errorf("recalled %d, %v after lowering, want 7", total, ok)
+	m.lower(Charge{Bucket: "b", N: 2})
+	if c, _, ok := m.recall("b", time.Now()); c.Total != 7 || !ok {
+		t.Errorf("recalled %+v, %v after lowering, want 7", c, ok)
+	}
+}
+
+// What is given back to the window before lowers what that still counts for, and to the present one does not.
+func TestRefusalsOfTheWindowBefore(t *testing.T) {
+	t.Parallel()
+	m := newRefusals()
+	before, start := time.Unix(60, 0), time.Unix(120, 0)
+	m.remember("b", Count{Total: 7, Previous: 5, Left: time.Hour, Start: start}, time.Now(), 0, true)
+	m.lower(Charge{Bucket: "b", Start: start, N: 2})
+	if c, _, ok := m.recall("b", time.Now()); c.Total != 5 || c.Previous != 5 || !ok {
+		t.Errorf("recalled %+v, %v, want 5 and 5 before", c, ok)
+	}
+	m.lower(Charge{Bucket: "b", Start: before, N: 1})
+	if c, _, ok := m.recall("b", time.Now()); c.Total > 5 || c.Previous != 4 || !ok {
+		t.Errorf("recalled %+v, %v, want 5 at most and 4 before", c, ok)
+	}
+	m.remember("b", Count{Total: 6, Previous: 3, Left: time.Hour, Start: start}, time.Now().Add(-time.Minute), 3, true) // an old answer
+	if c, _, _ := m.recall("b", time.Now()); c.Total != 6 || c.Previous != 3 {
+		t.Errorf("recalled %+v, want the larger bound, 6 and 3 before", c)
+	}
+	m.forget("b")
+	if c, _, _ := m.recall("b", time.Now()); c.Total+c.Previous > 0 {
+		t.Errorf("recalled %+v after it was forgotten, want nothing", c)
 	}
 }
 

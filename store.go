@@ -12,7 +12,7 @@ import (
 // Implementations are safe for concurrent use.
 type Store interface {
 	// Add counts the hits, all of them or none, and returns one [Count] for each, in the same order.
-	// Hits of equal Bucket have equal Window, also across calls. Add does not keep the slice.
+	// Hits of equal Bucket have equal Window and Sliding, also across calls. Add does not keep the slice.
 	//
 	// A hit falls in the window that the store's clock is in when it is counted. Of n hits that
 	// reach one bucket in one window at once, each gets its own place: their counts differ.
@@ -50,12 +50,16 @@ type Hit struct {
 	Window time.Duration
 	// N is how much the hit adds, from 1 to [MaxRequests].
 	N int
+	// Sliding asks for [Count].Previous. A window of the bucket is then kept until the next one has ended.
+	Sliding bool
 }
 
 // A Count is the state of a bucket right after a hit was counted in it.
 type Count struct {
 	// Total is what the window has counted, this hit and all before it included.
 	Total int64
+	// Previous is what the window before has counted, if the hit is Sliding, and zero otherwise.
+	Previous int64
 	// Left is the time until the window ends: zero or more, and at most the window's length.
 	Left time.Duration
 	// Start is when the window started, by the store's clock. It names the window in a [Charge] and

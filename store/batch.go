@@ -13,6 +13,7 @@ import (
 type batch struct {
 	born    time.Time
 	rows    []row
+	sliding bool           // whether any row is
 	calls   int            // how many callers wait for it
 	expect  int            // how many rows there may come to be
 	index   map[string]int // bucket to its place in rows, once there are more than fewRows
@@ -27,12 +28,21 @@ const fewRows = 8
 
 // A row is one bucket of a batch: what all its hits add, and the answer.
 type row struct {
-	bucket string
-	window time.Duration
-	n      int64
+	bucket  string
+	window  time.Duration
+	sliding bool
+	n       int64
 	// count is the answer for the last of the hits. Its Total is zero until the database has
 	// returned the row.
 	count ratelimit.Count
+}
+
+// life is how long the row is kept from the start of its window.
+func (r *row) life() time.Duration {
+	if r.sliding {
+		return 2 * r.window
+	}
+	return r.window
 }
 
 // A charge is what is given back, and how often that was tried.
@@ -62,7 +72,7 @@ func (b *batch) wait(ctx context.Context) error {
 	}
 }
 
-// takes tells whether the hits fit in so many rows. Windows of two lengths in one bucket break the rules of
+// takes tells whether the hits fit in so many rows. Windows of two kinds in one bucket break the rules of
 // ratelimit.Store; they go in separate statements, so that whoever does so fails nobody else.
 func (b *batch) takes(hits []ratelimit.Hit, share int) bool {
 	added := 0
@@ -72,7 +82,7 @@ func (b *batch) takes(hits []ratelimit.Hit, share int) bool {
 			added++
 			continue
 		}
-		if r := &b.rows[i]; r.window != hit.Window || r.n+int64(hit.N) > ratelimit.MaxRequests {
+		if r := &b.rows[i]; r.window != hit.Window || r.sliding != hit.Sliding || r.n+int64(hit.N) > ratelimit.MaxRequests {
 			return false
 		}
 	}
@@ -98,6 +108,7 @@ func (b *batch) find(bucket string) int {
 // add appends a row and returns its place.
 func (b *batch) add(r row) int {
 	b.rows = append(b.rows, r)
+	b.sliding = b.sliding || r.sliding
 	if b.index != nil {
 		b.index[r.bucket] = len(b.rows) - 1
 	} else if len(b.rows) > fewRows {

@@ -10,8 +10,8 @@ import (
 
 // MemoryConfig is the configuration of a [Memory] store. The zero value is ready to use.
 type MemoryConfig struct {
-	// MaxBuckets bounds about how many buckets are held at once. When a new one finds no room, the one
-	// whose window ends first is forgotten and will count from one again. At least 1.
+	// MaxBuckets bounds about how many buckets are held at once; a sliding one counts twice. When a new one finds no
+	// room, the one that expires first is forgotten and will count from one again. At least 1.
 	// Defaults to 1,000,000, which take some 200 MB.
 	MaxBuckets int
 }
@@ -46,8 +46,7 @@ func (m *Memory) Add(_ context.Context, hits []ratelimit.Hit) ([]ratelimit.Count
 	}
 	counts := make([]ratelimit.Count, len(hits))
 	for i, hit := range hits {
-		c := &counts[i]
-		c.Total, c.Left, c.Start = m.counter.Add(hit.Bucket, hit.Window, hit.N)
+		counts[i] = ratelimit.Count(m.counter.Add(hit.Bucket, hit.Window, hit.N, hit.Sliding))
 	}
 	return counts, nil
 }
@@ -59,8 +58,7 @@ func (m *Memory) Get(_ context.Context, hits []ratelimit.Hit) ([]ratelimit.Count
 	}
 	counts := make([]ratelimit.Count, len(hits))
 	for i, hit := range hits {
-		c := &counts[i]
-		c.Total, c.Left, c.Start = m.counter.Get(hit.Bucket, hit.Window)
+		counts[i] = ratelimit.Count(m.counter.Get(hit.Bucket, hit.Window, hit.Sliding))
 	}
 	return counts, nil
 }

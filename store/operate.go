@@ -28,10 +28,11 @@ func (p *Postgres) Get(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.C
 		if err != nil {
 			return err
 		}
-		counts, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (ratelimit.Count, error) {
-			var total, start, left int64
-			err := row.Scan(&total, &start, &left)
-			return ratelimit.Count{Total: total, Left: max(time.Duration(left)*time.Microsecond, 0), Start: time.UnixMicro(start)}, err
+		counts, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ratelimit.Count, err error) {
+			var start, left int64
+			err = row.Scan(&c.Total, &c.Previous, &start, &left)
+			c.Start, c.Left = time.UnixMicro(start), max(time.Duration(left)*time.Microsecond, 0)
+			return c, err
 		})
 		return err
 	})
@@ -40,6 +41,11 @@ func (p *Postgres) Get(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.C
 	}
 	if err != nil {
 		return nil, p.describe(err, fmt.Sprintf("reading (buckets: %d)", len(hits)))
+	}
+	for i, hit := range hits {
+		if !hit.Sliding {
+			counts[i].Previous = 0
+		}
 	}
 	return counts, nil
 }

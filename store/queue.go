@@ -66,7 +66,7 @@ func (q *queue) join(hits []ratelimit.Hit, places []place, mayLead bool) (_ *bat
 	for _, hit := range hits {
 		i := b.find(hit.Bucket)
 		if i < 0 {
-			i = b.add(row{bucket: hit.Bucket, window: hit.Window})
+			i = b.add(row{bucket: hit.Bucket, window: hit.Window, sliding: hit.Sliding})
 			q.rows++
 		}
 		b.rows[i].n += int64(hit.N)

@@ -19,10 +19,10 @@ import (
 
 // statements are the texts that a store sends, made once. Each is a transaction of its own.
 type statements struct {
-	countOne, countMany string
-	giveBack            string
-	get, reset          string
-	sweep               string
+	countOne, countMany, countSliding string
+	giveBack                          string
+	get, reset                        string
+	sweep                             string
 }
 
 // newStatements writes the statements for one table.
@@ -42,7 +42,8 @@ type statements struct {
 // clock_timestamp, which is right even after a wait for a row lock.
 //
 // expires_at is written on insert only: it is indexed, and an update of it would not be HOT
-// (Postgres manual, "Heap-Only Tuples"). The count stops growing at the column's maximum.
+// (Postgres manual, "Heap-Only Tuples"). It is when the last window ends that asks for the row: the window of the row
+// itself, or the next one if windows are sliding. The count stops growing at the column's maximum.
 //
 // lock_timeout is written into the texts: as a parameter it would cost a lone caller a twentieth of the
 // statement.
@@ -59,11 +60,20 @@ func newStatements(table string, timeout time.Duration, synchronousCommit bool) 
 			(date_part('epoch', r.window_start) * 1e6::float8)::bigint,
 			(date_part('epoch', r.expires_at - clock_timestamp()) * 1e6::float8)::bigint`
 
+	// Between the two starts lies half of what a row lives, as microseconds, since days would follow a time zone.
+	// For a row that is not sliding there is none so near.
+	const previous = `, coalesce((
+			SELECT p.count FROM {table} AS p
+			WHERE p.bucket = r.bucket
+				AND p.window_start = r.window_start - date_part('epoch', r.expires_at - r.window_start) * 5e5::float8 * interval '1 microsecond'
+		), 0)::bigint`
+
 	settingsFor := func(timeout time.Duration) string {
 		return strings.ReplaceAll(settings, "{lockTimeout}", lockTimeout(timeout))
 	}
 	text := strings.NewReplacer("{table}", table, "{settings}", settingsFor(timeout),
-		"{giveBackSettings}", settingsFor(giveBackTimeout(timeout)), "{sweepSettings}", sweepSettings, "{answer}", answer)
+		"{giveBackSettings}", settingsFor(giveBackTimeout(timeout)), "{sweepSettings}", sweepSettings, "{answer}", answer,
+		"{answerSliding}", strings.ReplaceAll(answer+previous, "{table}", table))
 	return statements{
 		// One bucket has a text of its own, since VALUES is cheaper than unnest and its plan. The
 		// settings stand in the row, which is made before any lock is asked for; in RETURNING they
@@ -89,6 +99,16 @@ func newStatements(table string, timeout time.Duration, synchronousCommit bool) 
 		FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS hit (bucket, micros, n)
 		WHERE (SELECT {settings}) IS NOT NULL{answer}`),
 
+		// A text of its own for batches with sliding windows, so that others do not pay for what they ask.
+		countSliding: text.Replace(`
+		INSERT INTO {table} AS r (bucket, window_start, count, expires_at)
+		SELECT hit.bucket,
+			date_bin(hit.micros::float8 * interval '1 microsecond', statement_timestamp(), timestamptz 'epoch'),
+			LEAST(hit.n, 2147483647)::integer,
+			date_bin(hit.micros::float8 * interval '1 microsecond', statement_timestamp(), timestamptz 'epoch') + hit.life::float8 * interval '1 microsecond'
+		FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS hit (bucket, micros, n, life)
+		WHERE (SELECT {settings}) IS NOT NULL{answerSliding}`),
+
 		// An update never makes a row, and the window is named by its start, so that a charge to
 		// a window that has ended or was swept does nothing. The rows are locked in order first,
 		// because an update with a join promises no order.
@@ -107,7 +127,7 @@ func newStatements(table string, timeout time.Duration, synchronousCommit bool) 
 		WHERE r.bucket = charge.bucket AND r.window_start = charge.window_start`),
 
 		get: text.Replace(`
-		SELECT coalesce(r.count, 0)::bigint,
+		SELECT coalesce(r.count, 0)::bigint, coalesce(p.count, 0)::bigint,
 			(date_part('epoch', w.start) * 1e6::float8)::bigint,
 			(date_part('epoch', w.start + w.size - clock_timestamp()) * 1e6::float8)::bigint
 		FROM (
@@ -116,6 +136,7 @@ func newStatements(table string, timeout time.Duration, synchronousCommit bool) 
 			FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS hit (bucket, micros, place)
 		) AS w
 		LEFT JOIN {table} AS r ON r.bucket = w.bucket AND r.window_start = w.start
+		LEFT JOIN {table} AS p ON p.bucket = w.bucket AND p.window_start = w.start - w.size
 		ORDER BY w.place`),
 
 		// Not by ctid, as the sweep does it: a row that was updated while this waits for it has another.
@@ -156,9 +177,13 @@ func (p *Postgres) countOnce(ctx context.Context, b *batch) error {
 	defer rows.Close()
 
 	var bucket pgtype.DriverBytes
-	var total, start, left int64
+	var total, start, left, previous int64
+	into := []any{&bucket, &total, &start, &left}
+	if b.sliding {
+		into = append(into, &previous)
+	}
 	for k := 0; rows.Next(); k++ {
-		if err := rows.Scan(&bucket, &total, &start, &left); err != nil {
+		if err := rows.Scan(into...); err != nil {
 			return err
 		}
 		// Rows come back in the order they were sent, unless one is missing. The bucket decides.
@@ -170,8 +195,11 @@ func (p *Postgres) countOnce(ctx context.Context, b *batch) error {
 		row := &b.rows[order[k]]
 		row.count = ratelimit.Count{
 			Total: total,
-			Left:  min(max(time.Duration(left)*time.Microsecond, 0), row.window),
+			Left:  min(max(time.Duration(left)*time.Microsecond-(row.life()-row.window), 0), row.window),
 			Start: time.UnixMicro(start),
+		}
+		if row.sliding {
+			row.count.Previous = previous
 		}
 	}
 	return rows.Err()
@@ -184,7 +212,7 @@ func (p *Postgres) queryCounts(ctx context.Context, b *batch) (_ pgx.Rows, order
 		order[i] = i
 		b.rows[i].count = ratelimit.Count{} // an attempt that was rolled back may have left one
 	}
-	if len(b.rows) == 1 {
+	if len(b.rows) == 1 && !b.sliding {
 		r := &b.rows[0]
 		rows, err := p.db.Query(ctx, p.sql.countOne, p.args(r.bucket, r.window.Microseconds(), r.n)...)
 		return rows, order, err
@@ -197,7 +225,15 @@ func (p *Postgres) queryCounts(ctx context.Context, b *batch) (_ pgx.Rows, order
 		r := &b.rows[i]
 		buckets[k], windows[k], ns[k] = r.bucket, r.window.Microseconds(), r.n
 	}
-	rows, err := p.db.Query(ctx, p.sql.countMany, p.args(buckets, windows, ns)...)
+	if !b.sliding {
+		rows, err := p.db.Query(ctx, p.sql.countMany, p.args(buckets, windows, ns)...)
+		return rows, order, err
+	}
+	lives := make([]int64, len(order))
+	for k, i := range order {
+		lives[k] = b.rows[i].life().Microseconds()
+	}
+	rows, err := p.db.Query(ctx, p.sql.countSliding, p.args(buckets, windows, ns, lives)...)
 	return rows, order, err
 }
 

@@ -34,8 +34,9 @@ func validateWindows(hits []ratelimit.Hit) error {
 			return fmt.Errorf("%w: Window is %v, want 1ms to %v in whole milliseconds", ratelimit.ErrInvalidHit, hit.Window, ratelimit.MaxWindow)
 		}
 		for _, other := range hits[:i] {
-			if other.Bucket == hit.Bucket && other.Window != hit.Window {
-				return fmt.Errorf("%w: one bucket with two windows, %v and %v", ratelimit.ErrInvalidHit, other.Window, hit.Window)
+			if other.Bucket == hit.Bucket && (other.Window != hit.Window || other.Sliding != hit.Sliding) {
+				return fmt.Errorf("%w: one bucket with two kinds of windows, %v (sliding: %t) and %v (sliding: %t)",
+					ratelimit.ErrInvalidHit, other.Window, other.Sliding, hit.Window, hit.Sliding)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-// Package memory counts in fixed windows in this process's memory. It serves the in-memory store and
+// Package memory counts in windows in this process's memory. It serves the in-memory store and
 // the limiter's own counting while its store is away.
 package memory
 
@@ -37,13 +37,13 @@ type key struct {
 }
 
 type row struct {
-	key   key
-	end   int64 // in milliseconds since 1970
-	count int64
+	key     key
+	expires int64 // in milliseconds since 1970
+	count   int64
 }
 
-// New returns a Counter that holds about max rows. When it is full, a row whose window ends first
-// makes room.
+// New returns a Counter that holds about max rows. When it is full, the row that expires
+// first makes room.
 func New(max int) *Counter {
 	began := time.Now()
 	c := &Counter{
@@ -56,9 +56,17 @@ func New(max int) *Counter {
 	return c
 }
 
-// Add adds n to the bucket's current window and returns what the window has counted, how long it
-// still lasts, and when it started. The window is a whole number of milliseconds.
-func (c *Counter) Add(bucket string, window time.Duration, n int) (total int64, left time.Duration, start time.Time) {
+// A Count is the state of a bucket: what the current window has counted, what the one before has if the bucket's
+// windows are sliding, how long the window still lasts, and when it started.
+type Count struct {
+	Total, Previous int64
+	Left            time.Duration
+	Start           time.Time
+}
+
+// Add adds n to the bucket's current window. The window is a whole number of milliseconds. Those of a bucket are
+// sliding or are not, each time.
+func (c *Counter) Add(bucket string, window time.Duration, n int, sliding bool) Count {
 	s := c.shard(bucket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,25 +76,39 @@ func (c *Counter) Add(bucket string, window time.Duration, n int) (total int64, 
 	r := s.rows[k]
 	if r == nil {
 		s.makeRoomLocked(now.UnixMilli())
-		r = &row{key: k, end: end}
+		r = &row{key: k, expires: end}
+		if sliding {
+			r.expires += window.Milliseconds() // the next window asks for it
+		}
 		s.rows[k] = r
 		heap.Push(&s.expires, r)
 	}
 	r.count = min(r.count+int64(n), math.MaxInt32)
-	return r.count, time.UnixMilli(r.end).Sub(now), time.UnixMilli(k.start)
+	return s.countLocked(k, end, now, window, sliding)
 }
 
-// Get returns what Add would of the bucket's current window, and adds nothing.
-func (c *Counter) Get(bucket string, window time.Duration) (total int64, left time.Duration, start time.Time) {
+// Get returns the bucket's state and adds nothing.
+func (c *Counter) Get(bucket string, window time.Duration, sliding bool) Count {
 	s := c.shard(bucket)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := c.Now()
 	k, end := windowAt(now, bucket, window)
+	return s.countLocked(k, end, now, window, sliding)
+}
+
+func (s *shard) countLocked(k key, end int64, now time.Time, window time.Duration, sliding bool) Count {
+	count := Count{Left: time.UnixMilli(end).Sub(now), Start: time.UnixMilli(k.start)}
 	if r := s.rows[k]; r != nil {
-		total = r.count
+		count.Total = r.count
 	}
-	return total, time.UnixMilli(end).Sub(now), time.UnixMilli(k.start)
+	if sliding {
+		k.start -= window.Milliseconds()
+		if r := s.rows[k]; r != nil {
+			count.Previous = r.count
+		}
+	}
+	return count
 }
 
 // windowAt returns the key of the window that a bucket is in, and when it ends, in milliseconds since 1970.
@@ -136,19 +158,19 @@ func (c *Counter) shard(bucket string) *shard {
 	return &c.shards[maphash.String(c.seed, bucket)%shardCount]
 }
 
-// makeRoomLocked drops the rows whose windows have ended, and one more if the shard is still full.
+// makeRoomLocked drops the rows that have expired, and one more if the shard is still full.
 // Nothing else sweeps: only new rows take room.
 func (s *shard) makeRoomLocked(nowMilli int64) {
-	for len(s.expires) > 0 && (s.expires[0].end <= nowMilli || len(s.expires) >= s.max) {
+	for len(s.expires) > 0 && (s.expires[0].expires <= nowMilli || len(s.expires) >= s.max) {
 		delete(s.rows, heap.Pop(&s.expires).(*row).key)
 	}
 }
 
-// expiry is a heap of rows by the end of their windows.
+// expiry is a heap of rows by when they expire.
 type expiry []*row
 
 func (h expiry) Len() int           { return len(h) }
-func (h expiry) Less(i, j int) bool { return h[i].end < h[j].end }
+func (h expiry) Less(i, j int) bool { return h[i].expires < h[j].expires }
 func (h expiry) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
 func (h *expiry) Push(x any)        { *h = append(*h, x.(*row)) }
 func (h *expiry) Pop() any {

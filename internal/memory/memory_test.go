@@ -40,8 +40,8 @@ func TestWindows(t *testing.T) {
 			Left  time.Duration
 			Start int64
 		}
-		total, left, start := c.Add("a", test.window, 1)
-		if diff := cmp.Diff(answer{1, test.left, test.start}, answer{total, left, start.UnixMilli()}); diff != "" {
+		got := c.Add("a", test.window, 1, false)
+		if diff := cmp.Diff(answer{1, test.left, test.start}, answer{got.Total, got.Left, got.Start.UnixMilli()}); diff != "" {
 			t.Errorf("at %d, window of %v (-want +got):\n%s", test.now, test.window, diff)
 		}
 	}
@@ -54,8 +54,7 @@ func TestOwnClock(t *testing.T) {
 		c := memory.New(100)
 		var got []int64
 		for range 4 {
-			total, _, _ := c.Add("a", time.Minute, 1)
-			got = append(got, total)
+			got = append(got, c.Add("a", time.Minute, 1, false).Total)
 			time.Sleep(20 * time.Second)
 		}
 		if diff := cmp.Diff([]int64{1, 2, 3, 1}, got); diff != "" {
@@ -72,11 +71,11 @@ func TestExpiredRowsMakeRoom(t *testing.T) {
 	c.Now = func() time.Time { return now }
 	const n = 5_000
 	for i := range n {
-		c.Add(fmt.Sprint("old ", i), time.Second, 1)
+		c.Add(fmt.Sprint("old ", i), time.Second, 1, false)
 	}
 	now = now.Add(time.Second)
 	for i := range n {
-		c.Add(fmt.Sprint("new ", i), time.Second, 1)
+		c.Add(fmt.Sprint("new ", i), time.Second, 1, false)
 	}
 	if got := c.Len(); got != n {
 		t.Errorf("%d rows are held, want the %d that have not ended", got, n)
@@ -88,21 +87,49 @@ func TestSoonestEndingIsForgotten(t *testing.T) {
 	t.Parallel()
 	c := memory.New(640)
 	c.Now = func() time.Time { return time.Unix(1_800_000_000, 0) }
-	c.Add("an hour", time.Hour, 1)
-	c.Add("a minute", time.Minute, 1)
-	c.Add("a day", 24*time.Hour, 1)
+	c.Add("an hour", time.Hour, 1, false)
+	c.Add("a minute", time.Minute, 1, false)
+	c.Add("a day", 24*time.Hour, 1, false)
 	for i := range 20_000 {
-		c.Add(fmt.Sprint("flood ", i), time.Hour-time.Minute, 1) // ends before the hour's end
+		c.Add(fmt.Sprint("flood ", i), time.Hour-time.Minute, 1, false) // ends before the hour's end
 		if got := c.Len(); got > 640 {
 			t.Fatalf("%d rows are held, want at most 640", got)
 		}
 	}
 	got := make(map[string]int64)
 	for bucket, window := range map[string]time.Duration{"a minute": time.Minute, "an hour": time.Hour, "a day": 24 * time.Hour} {
-		got[bucket], _, _ = c.Add(bucket, window, 1)
+		got[bucket] = c.Add(bucket, window, 1, false).Total
 	}
 	if diff := cmp.Diff(map[string]int64{"a minute": 1, "an hour": 2, "a day": 2}, got); diff != "" {
 		t.Errorf("totals after the flood (-want +got):\n%s", diff)
+	}
+}
+
+// A sliding window is known until the next one ends, and is forgotten then.
+func TestSlidingWindows(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	c := memory.New(100)
+	c.Now = func() time.Time { return now }
+	type pair struct{ Total, Previous int64 }
+	var got []pair
+	for range 3 {
+		c.Add("a", time.Minute, 2, true)
+		count := c.Add("a", time.Minute, 1, true)
+		got = append(got, pair{count.Total, count.Previous})
+		now = now.Add(time.Minute)
+	}
+	count := c.Get("a", time.Minute, true)
+	got = append(got, pair{count.Total, count.Previous})
+	now = now.Add(time.Minute)
+	count = c.Get("a", time.Minute, true)
+	got = append(got, pair{count.Total, count.Previous})
+	if diff := cmp.Diff([]pair{{3, 0}, {3, 3}, {3, 3}, {0, 3}, {0, 0}}, got); diff != "" {
+		t.Errorf("totals, this window's and the one before (-want +got):\n%s", diff)
+	}
+	c.Add("a", time.Minute, 1, true)
+	if n := c.Len(); n != 1 {
+		t.Errorf("%d rows are held, want 1: the others have expired", n)
 	}
 }
 
@@ -110,7 +137,7 @@ func TestLeastRoom(t *testing.T) {
 	t.Parallel()
 	c := memory.New(1)
 	for i := range 10_000 {
-		if total, _, _ := c.Add(fmt.Sprint(i), time.Hour, 1); total != 1 {
+		if total := c.Add(fmt.Sprint(i), time.Hour, 1, false).Total; total != 1 {
 			t.Fatalf("total of bucket %d is %d, want 1", i, total)
 		}
 	}
@@ -124,21 +151,21 @@ func TestGiveBack(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	c := memory.New(100)
 	c.Now = func() time.Time { return now }
-	_, _, first := c.Add("a", time.Minute, 3)
+	first := c.Add("a", time.Minute, 3, false).Start
 	c.GiveBack("a", first, 1)
 	c.GiveBack("a", first.Add(-time.Minute), 1)
 	c.GiveBack("b", first, 1)
-	if total, _, _ := c.Add("a", time.Minute, 1); total != 3 {
+	if total := c.Add("a", time.Minute, 1, false).Total; total != 3 {
 		t.Errorf("total is %d, want 3", total)
 	}
 	c.GiveBack("a", first, 1000)
-	if total, _, _ := c.Add("a", time.Minute, 1); total != 1 {
+	if total := c.Add("a", time.Minute, 1, false).Total; total != 1 {
 		t.Errorf("total is %d after all was given back, want 1", total)
 	}
 	now = now.Add(time.Minute)
-	c.Add("a", time.Minute, 1)
+	c.Add("a", time.Minute, 1, false)
 	c.GiveBack("a", first, 1) // its window is over
-	if total, _, _ := c.Add("a", time.Minute, 1); total != 2 {
+	if total := c.Add("a", time.Minute, 1, false).Total; total != 2 {
 		t.Errorf("total of the next window is %d, want 2", total)
 	}
 	if n := c.Len(); n != 1 {
@@ -150,9 +177,9 @@ func TestCountStopsGrowing(t *testing.T) {
 	t.Parallel()
 	c := memory.New(100)
 	for range 5 {
-		c.Add("a", 24*time.Hour, math.MaxInt32)
+		c.Add("a", 24*time.Hour, math.MaxInt32, false)
 	}
-	if total, _, _ := c.Add("a", 24*time.Hour, 1); total != math.MaxInt32 && total != 1 { // a day may end meanwhile
+	if total := c.Add("a", 24*time.Hour, 1, false).Total; total != math.MaxInt32 && total != 1 { // a day may end meanwhile
 		t.Errorf("total is %d, want %d", total, math.MaxInt32)
 	}
 }
@@ -166,15 +193,15 @@ func TestUsedByMany(t *testing.T) {
 	for i := range callers {
 		wg.Go(func() {
 			for call := range calls {
-				_, _, start := c.Add("hot", time.Hour, 2)
+				start := c.Add("hot", time.Hour, 2, false).Start
 				c.GiveBack("hot", start, 1)
-				c.Add(fmt.Sprint(i, call), time.Minute, 1)
+				c.Add(fmt.Sprint(i, call), time.Minute, 1, false)
 				c.Len()
 			}
 		})
 	}
 	wg.Wait()
-	if total, _, _ := c.Add("hot", time.Hour, 1); total != callers*calls+1 {
+	if total := c.Add("hot", time.Hour, 1, false).Total; total != callers*calls+1 {
 		t.Errorf("total is %d, want %d", total, callers*calls+1)
 	}
 }

@@ -43,6 +43,10 @@ func Run(t *testing.T, open func(t *testing.T) Subject) {
 		{"keeps buckets with different windows apart", keepsWindowsApart},
 		{"aligns windows to the Unix epoch", alignsWindows},
 		{"starts anew in a new window", startsAnew},
+		{"tells sliding windows of the window before", tellsOfThePrevious},
+		{"counts fixed and sliding windows together", countsBothModes},
+		{"gives back to a sliding window", givesBackToSliding},
+		{"resets sliding windows", resetsSliding},
 		{"stops counting before it overflows", stopsCounting},
 		{"accepts the largest hits", acceptsLargest},
 		{"refuses invalid hits and counts none of their call", refusesInvalid},
@@ -224,6 +228,75 @@ func startsAnew(t *testing.T, s Subject) {
 	s.Elapse(long)
 	want(t, add(t, s.Store, hit("a")), 1)
 	want(t, add(t, s.Store, hit("a")), 2)
+}
+
+func slide(bucket string) ratelimit.Hit {
+	h := hit(bucket)
+	h.Sliding = true
+	return h
+}
+
+// wantPairs fails the test unless counts have these totals, and these of the windows before.
+func wantPairs(t *testing.T, counts []ratelimit.Count, want ...[2]int64) {
+	t.Helper()
+	var got [][2]int64
+	for _, c := range counts {
+		got = append(got, [2]int64{c.Total, c.Previous})
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("totals, and those of the windows before (-want +got):\n%s", diff)
+	}
+}
+
+func tellsOfThePrevious(t *testing.T, s Subject) {
+	wantPairs(t, get(t, s.Store, slide("a")), [2]int64{0, 0})
+	wantPairs(t, add(t, s.Store, slide("a"), slide("a"), slide("a")), [2]int64{1, 0}, [2]int64{2, 0}, [2]int64{3, 0})
+	s.Elapse(long)
+	wantPairs(t, get(t, s.Store, slide("a"), slide("b")), [2]int64{0, 3}, [2]int64{0, 0})
+	wantPairs(t, add(t, s.Store, slide("a"), slide("b")), [2]int64{1, 3}, [2]int64{1, 0})
+	wantPairs(t, add(t, s.Store, slide("a")), [2]int64{2, 3})
+	s.Elapse(long)
+	wantPairs(t, add(t, s.Store, slide("b"), slide("a")), [2]int64{1, 1}, [2]int64{1, 2})
+	s.Elapse(2 * long)
+	wantPairs(t, add(t, s.Store, slide("a")), [2]int64{1, 0})
+	wantPairs(t, get(t, s.Store, slide("a"), slide("b")), [2]int64{1, 0}, [2]int64{0, 0})
+}
+
+func countsBothModes(t *testing.T, s Subject) {
+	for i := range int64(2) {
+		before := [...]int64{0, 4}[i]
+		wantPairs(t, add(t, s.Store, hit("fixed"), slide("sliding"), hit("other")), [2]int64{1, 0}, [2]int64{1, before}, [2]int64{1, 0})
+		wantPairs(t, add(t, s.Store, slide("sliding"), hit("fixed")), [2]int64{2, before}, [2]int64{2, 0})
+		wantPairs(t, add(t, s.Store, slide("sliding")), [2]int64{3, before})
+		wantPairs(t, add(t, s.Store, hit("fixed")), [2]int64{3, 0})
+		wantPairs(t, get(t, s.Store, hit("fixed"), slide("sliding")), [2]int64{3, 0}, [2]int64{3, before})
+		wantPairs(t, add(t, s.Store, slide("sliding")), [2]int64{4, before})
+		s.Elapse(long)
+	}
+	if c, err := s.Store.Add(t.Context(), []ratelimit.Hit{hit("one"), slide("one")}); !errors.Is(err, ratelimit.ErrInvalidHit) {
+		t.Errorf("one bucket in both modes: Add returned %v and error %v, want an error that wraps ErrInvalidHit", c, err)
+	}
+}
+
+func givesBackToSliding(t *testing.T, s Subject) {
+	add(t, s.Store, slide("a"), slide("a"), slide("a"))
+	s.Elapse(long)
+	second := add(t, s.Store, slide("a"), slide("a"))
+	s.Store.GiveBack([]ratelimit.Charge{charge(slide("a"), second[0])})
+	wantPairs(t, add(t, s.Store, slide("a")), [2]int64{2, 3})
+	before := ratelimit.Charge{Bucket: "a", Start: second[0].Start.Add(-long), N: 2}
+	s.Store.GiveBack([]ratelimit.Charge{before})
+	wantPairs(t, add(t, s.Store, slide("a")), [2]int64{3, 1})
+}
+
+func resetsSliding(t *testing.T, s Subject) {
+	add(t, s.Store, slide("a"), slide("b"))
+	s.Elapse(long)
+	add(t, s.Store, slide("a"), slide("b"))
+	if err := s.Store.Reset(t.Context(), []string{"a"}); err != nil {
+		t.Fatal(err)
+	}
+	wantPairs(t, get(t, s.Store, slide("a"), slide("b")), [2]int64{0, 0}, [2]int64{1, 1})
 }
 
 func stopsCounting(t *testing.T, s Subject) {
