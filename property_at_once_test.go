@@ -33,7 +33,7 @@ func (c *cluster) atOnce(t *rapid.T) {
 		}
 		// After a reset nobody can tell how many are refused from memory.
 		for b, k := range s.known {
-			if k.least > c.model.counts[span{b, k.number}] {
+			if now := (span{b, k.number}); k.least > c.model.counts[now] || k.previous > c.model.counts[now.before()] {
 				c.start(t, i, s.rules)
 				break
 			}
@@ -69,7 +69,9 @@ func (c *cluster) hits(meetings []meeting) [][]charged {
 	for _, m := range meetings {
 		hits := c.processes[m.Process].hits(callers[m.Caller])
 		for i := range hits {
-			hits[i].number, hits[i].left = c.model.window(hits[i].window)
+			h := &hits[i]
+			h.number, h.left = c.model.window(h.window)
+			h.previous = c.model.counts[h.before()]
 		}
 		all = append(all, hits)
 	}
@@ -105,7 +107,7 @@ func (m *model) settled(t *rapid.T, all [][]charged, got []ratelimit.Decision) {
 	}
 	for _, hits := range all {
 		for _, h := range hits {
-			room = room && (h.DryRun || m.counts[h.span]+coming[h.span] <= h.Limit.Requests)
+			room = room && (h.DryRun || m.room(h) >= coming[h.span])
 		}
 	}
 	for key, requests := range alike {
@@ -114,19 +116,19 @@ func (m *model) settled(t *rapid.T, all [][]charged, got []ratelimit.Decision) {
 		for _, h := range hits {
 			alone = alone && len(users[h.span]) == 1
 			if !h.DryRun {
-				admitted = min(admitted, max(0, h.Limit.Requests-m.counts[h.span])/h.n)
+				admitted = min(admitted, m.room(h)/h.n)
 			}
 		}
 		if !alone && !room {
 			continue
 		}
 		for i, h := range hits {
-			if h.DryRun && h.Cost != nil {
+			if h.DryRun && h.givesBack() {
 				continue // what it refuses is given back, and so may make room for others or not
 			}
 			var want, remaining []int
 			for k := range admitted {
-				want = append(want, max(0, h.Limit.Requests-m.counts[h.span]-(k+1)*h.n))
+				want = append(want, max(0, m.room(h)-(k+1)*h.n))
 			}
 			for _, r := range requests {
 				if got[r].Outcome == ratelimit.Allowed {
@@ -148,12 +150,17 @@ func (m *model) settled(t *rapid.T, all [][]charged, got []ratelimit.Decision) {
 		for k, h := range hits {
 			m.counts[h.span] += 0 // there is a row, even if all is given back
 			kept := d.Outcome == ratelimit.Allowed || !givesBack(hits)
-			if kept && (h.Cost == nil || d.Results[k].Outcome == ratelimit.Allowed) {
+			if kept && (!h.givesBack() || d.Results[k].Outcome == ratelimit.Allowed) {
 				m.counts[h.span] += h.n
 			}
 		}
 		m.admit(t, hits, d)
 	}
+}
+
+// room is how much of the limit is left.
+func (m *model) room(h charged) int {
+	return max(0, h.Limit.Requests-h.spent(m.counts[h.span], h.previous, h.left))
 }
 
 // learn notes what the limiters may have learned from requests that met: what is counted now. Of several policies
@@ -168,7 +175,10 @@ func (c *cluster) learn(t *rapid.T, meetings []meeting) {
 			if h.DryRun {
 				continue
 			}
-			c.processes[meetings[i].Process].known[h.bucket] = knowledge{number: h.number, least: c.model.counts[h.span], end: time.Now().Add(h.left)}
+			c.processes[meetings[i].Process].known[h.bucket] = knowledge{
+				number: h.number, least: c.model.counts[h.span], previous: c.model.counts[h.before()],
+				first: time.Now().Add(h.left), last: time.Now().Add(h.left),
+			}
 		}
 	}
 	if several && met[0] && met[1] {

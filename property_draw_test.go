@@ -86,6 +86,7 @@ func drawRules(t *rapid.T, windows []time.Duration) []rule {
 			}
 			r.LimitFor = func(req *http.Request) ratelimit.Limit { return r.plans[req.Header.Get("X-Plan")] }
 		}
+		r.Sliding = rapid.IntRange(0, 2).Draw(t, "sliding") == 0
 		r.DryRun = rapid.IntRange(0, 3).Draw(t, "dry run") == 0
 		rules[i] = r
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/big"
+	"sort"
 	"strings"
 	"time"
 
@@ -22,6 +24,7 @@ type (
 	bucket struct {
 		scope, kind, subject string
 		window               time.Duration
+		sliding              bool
 	}
 	span struct {
 		bucket
@@ -32,6 +35,14 @@ type (
 // row is the bucket's name in the store, as the design has it.
 func (b bucket) row() string {
 	return fmt.Sprintf("%s:%s:%x", b.scope, b.kind, sha256.Sum256([]byte(b.subject)))
+}
+
+// before is the window before.
+func (s span) before() span { return span{s.bucket, s.number - 1} }
+
+// expired tells whether nobody asks for the window any more, when so many have ended.
+func (s span) expired(ended int64) bool {
+	return s.number < ended && !s.sliding || s.number < ended-1
 }
 
 // A model is a store and what has been seen of it.
@@ -64,6 +75,18 @@ func (m *model) forget(p *instance, hits []charged) {
 	}
 }
 
+// gave is what an instance knows when something was given back to a window.
+func (p *instance) gave(s span, n int) {
+	p.gaveBack[s.bucket] += n
+	if k, ok := p.known[s.bucket]; ok { // of whatever window: to know too little is no harm
+		k.least -= n
+		if k.number != s.number {
+			k.previous -= n
+		}
+		p.known[s.bucket] = k
+	}
+}
+
 // An instance is a limiter.
 type instance struct {
 	rules    []rule
@@ -73,11 +96,12 @@ type instance struct {
 }
 
 // A knowledge is what a limiter knows of a bucket that it saw without anything left: that the window has counted
-// at least so many, until then.
+// at least so many, and the one before, until then. It ends at the one time at the earliest and the other at the latest.
 type knowledge struct {
-	number     int64
-	least      int
-	until, end time.Time
+	number          int64
+	least, previous int
+	until           time.Time
+	first, last     time.Time
 }
 
 func newInstance(rules []rule) *instance {
@@ -102,7 +126,37 @@ type charged struct {
 	span
 	n        int
 	left     time.Duration
+	previous int // what the window before has counted
 	gaveBack int // of the bucket before the store was asked
+}
+
+// givesBack tells whether what the policy refuses is given back even if it is alone.
+func (h charged) givesBack() bool { return h.Cost != nil || h.Sliding }
+
+// spent is how much of the limit is spent if so much is counted. Of the window before remains the part that is left
+// of this one, and any fraction is one more.
+func (h charged) spent(count, previous int, left time.Duration) int {
+	if !h.Sliding {
+		return count
+	}
+	part := big.NewRat(int64(left), int64(h.window))
+	part.Mul(part, big.NewRat(int64(max(0, min(previous, h.Limit.Requests))), 1))
+	whole, rest := new(big.Int).QuoRem(part.Num(), part.Denom(), new(big.Int))
+	return count + int(whole.Int64()) + rest.Sign()
+}
+
+// wait is how long it takes until n fit in a sliding window, found by looking.
+func (h charged) wait(count, previous int, left time.Duration, n int) time.Duration {
+	// What was not admitted is given back.
+	count = max(0, min(count, h.Limit.Requests-h.spent(0, previous, left)))
+	return time.Duration(sort.Search(int(left+h.window), func(d int) bool {
+		switch d := time.Duration(d); {
+		case d < left:
+			return h.spent(count+n, previous, left-d) <= h.Limit.Requests
+		default:
+			return h.spent(n, count, left+h.window-d) <= h.Limit.Requests
+		}
+	}))
 }
 
 // hits returns what a caller's request is counted in. A caller without the key is counted as its peer.
@@ -123,7 +177,10 @@ func (p *instance) hits(c caller) []charged {
 			kind, subject = "none", "no address"
 		}
 		_, window, _ := strings.Cut(r.Limit.String(), "/")
-		b := bucket{r.Name + "/" + window, kind, subject, r.Limit.Window}
+		if r.Sliding {
+			window += "-sliding"
+		}
+		b := bucket{r.Name + "/" + window, kind, subject, r.Limit.Window, r.Sliding}
 		n := 1
 		if r.Cost != nil {
 			n = c.cost
@@ -145,11 +202,15 @@ func (m *model) begin(p *instance, c caller, gone bool, now time.Time, got []rat
 		if !m.exact {
 			fresh = i < len(got) && got[i].Remembered
 		}
-		if ok && fresh && k.least+h.n > h.Limit.Requests {
-			r.Outcome, r.Counted, r.Remembered, r.Reset = ratelimit.Refused, true, true, k.end.Sub(now)
-			r.Remaining = max(0, h.Limit.Requests-k.least)
+		if ok && fresh && h.spent(k.least+h.n, k.previous, k.first.Sub(now)) > h.Limit.Requests {
+			h.left, h.previous = k.last.Sub(now), k.previous
+			decide(r, h, k.least+h.n)
+			r.Remembered = true
 			if !m.exact && got[i].Remaining < h.n {
 				r.Remaining = got[i].Remaining
+			}
+			if !m.exact && h.Sliding && got[i].Reset <= r.Reset+h.window {
+				r.Reset = got[i].Reset // it may know of more that was counted
 			}
 			q.asks = false
 		}
@@ -172,6 +233,7 @@ func (m *model) count(q *inquiry) {
 		h := &q.hits[i]
 		h.number, h.left = m.window(h.window)
 		m.counts[h.span] += h.n
+		h.previous = m.counts[h.before()]
 		q.counts = append(q.counts, m.counts[h.span])
 	}
 }
@@ -188,19 +250,15 @@ func (m *model) answer(q *inquiry, now time.Time, err error) {
 	q.conclude()
 	gives := givesBack(q.hits)
 	for i, h := range q.hits {
-		if !(q.refused() && gives) && !(h.Cost != nil && q.counts[i] > h.Limit.Requests) {
+		if !(q.refused() && gives) && !(h.givesBack() && q.want.Results[i].Outcome == ratelimit.Refused) {
 			continue
 		}
 		q.owes = true
 		m.counts[h.span] -= h.n
-		q.gaveBack[h.bucket] += h.n
-		if k, ok := q.known[h.bucket]; ok { // of whatever window: to know too little is no harm
-			k.least -= h.n
-			q.known[h.bucket] = k
-		}
+		q.gave(h.span, h.n)
 	}
 	for i, h := range q.hits {
-		if q.counts[i] < h.Limit.Requests || h.DryRun {
+		if h.spent(q.counts[i], h.previous, h.left) < h.Limit.Requests || h.DryRun {
 			continue
 		}
 		// What was given back while the store was asked may have been in its count.
@@ -208,7 +266,9 @@ func (m *model) answer(q *inquiry, now time.Time, err error) {
 		k, ok := q.known[h.bucket]
 		ok = ok && k.number == h.number
 		if ok && (q.began.Before(k.until) || !m.exact) {
-			k.least = max(k.least, least)
+			if least > k.least {
+				k.least, k.previous = least, h.previous
+			}
 			q.known[h.bucket] = k
 			continue
 		}
@@ -216,7 +276,7 @@ func (m *model) answer(q *inquiry, now time.Time, err error) {
 		if gives && !ok {
 			memory = time.Second / 2
 		}
-		q.known[h.bucket] = knowledge{h.number, least, q.began.Add(min(memory, h.left)), now.Add(h.left)}
+		q.known[h.bucket] = knowledge{h.number, least, h.previous, q.began.Add(min(memory, h.left)), q.began.Add(h.left), now.Add(h.left)}
 	}
 }
 
@@ -225,7 +285,7 @@ func (m *model) refund(q *inquiry) {
 	for i, h := range q.hits {
 		r := q.want.Results[i]
 		switch {
-		case !r.Counted || h.Cost != nil && r.Outcome == ratelimit.Refused:
+		case !r.Counted || h.givesBack() && r.Outcome == ratelimit.Refused:
 		case r.Local:
 			q.local[h.span] -= h.n
 		default:
@@ -233,11 +293,7 @@ func (m *model) refund(q *inquiry) {
 			if !h.DryRun {
 				m.admitted[h.span] -= h.n
 			}
-			q.gaveBack[h.bucket] += h.n
-			if k, ok := q.known[h.bucket]; ok {
-				k.least -= h.n
-				q.known[h.bucket] = k
-			}
+			q.gave(h.span, h.n)
 		}
 	}
 }
@@ -259,6 +315,7 @@ func (q *inquiry) fail(m *model, err error) {
 		case ratelimit.FailLocal:
 			h.number, h.left = m.local(h.window)
 			q.local[h.span] += h.n
+			h.previous = q.local[h.before()]
 			decide(r, *h, q.local[h.span])
 			r.Local = true
 		}
@@ -266,23 +323,28 @@ func (q *inquiry) fail(m *model, err error) {
 	q.conclude()
 	for i, h := range q.hits {
 		r := q.want.Results[i]
-		if r.Local && (q.want.Outcome != ratelimit.Allowed && givesBack(q.hits) || h.Cost != nil && r.Outcome == ratelimit.Refused) {
+		if r.Local && (q.want.Outcome != ratelimit.Allowed && givesBack(q.hits) || h.givesBack() && r.Outcome == ratelimit.Refused) {
 			q.local[h.span] -= h.n
 		}
 	}
 }
 
 // givesBack tells whether what is refused is given back.
-func givesBack(hits []charged) bool { return len(hits) > 1 || len(hits) == 1 && hits[0].Cost != nil }
+func givesBack(hits []charged) bool { return len(hits) > 1 || len(hits) == 1 && hits[0].givesBack() }
 
 // decide is one policy's word on a count.
 func decide(r *ratelimit.Result, h charged, count int) {
 	r.Counted, r.Outcome = true, ratelimit.Allowed
-	if count > h.Limit.Requests {
+	next := 1
+	if h.spent(count, h.previous, h.left) > h.Limit.Requests {
 		r.Outcome = ratelimit.Refused
 		count -= h.n
+		next = h.n
 	}
-	r.Remaining, r.Reset = max(0, h.Limit.Requests-count), h.left
+	r.Remaining, r.Reset = max(0, h.Limit.Requests-h.spent(count, h.previous, h.left)), h.left
+	if h.Sliding && r.Remaining < next {
+		r.Reset = h.wait(count, h.previous, h.left, next)
+	}
 }
 
 func (q *inquiry) refused() bool {

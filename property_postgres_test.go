@@ -56,7 +56,6 @@ type cluster struct {
 	processes [2]*server
 	model     *model
 	ended     map[time.Duration]int64 // how many windows of each length have ended
-	shifts    int
 }
 
 // A server is one of the processes.
@@ -186,17 +185,19 @@ func about(want, got *ratelimit.Decision) {
 	}
 }
 
-// endWindow ends the windows of one length: what is counted in the present ones is moved to the past, each time
-// further, so that it never meets what is there already. The processes start anew, for their clock does not move.
+// endWindow ends the windows of one length: all that is counted in such is moved to the past, by way of one far away,
+// so that no row meets another. The processes start anew, for their clock does not move.
 func (c *cluster) endWindow(t *rapid.T) {
 	size := rapid.SampledFrom(c.processes[0].rules).Draw(t, "of").Limit.Window
 	c.ended[size]++
-	c.shifts++
-	c.exec(t, `UPDATE rate_limits SET
-			window_start = window_start - $2 * (expires_at - window_start),
-			expires_at = expires_at - $2 * (expires_at - window_start)
-		WHERE expires_at - window_start = $1::bigint * interval '1 microsecond' AND expires_at > now() AND bucket <> $3`,
-		size.Microseconds(), float64(c.shifts), another)
+	const away = 100 * ratelimit.MaxWindow // further than windows end in one example
+	for _, by := range []time.Duration{away, size - away} {
+		c.exec(t, `UPDATE rate_limits SET
+				window_start = window_start - $2::bigint * interval '1 microsecond',
+				expires_at = expires_at - $2::bigint * interval '1 microsecond'
+			WHERE bucket <> $3 AND expires_at - window_start IN ($1::bigint * interval '1 microsecond', 2 * $1::bigint * interval '1 microsecond')`,
+			size.Microseconds(), by.Microseconds(), another)
+	}
 	for i, s := range c.processes {
 		c.start(t, i, s.rules)
 	}
@@ -230,7 +231,7 @@ func (c *cluster) sweep(t *rapid.T) {
 	}
 	want := int64(0)
 	for old := range c.model.counts {
-		if old.number < c.ended[old.window] {
+		if old.expired(c.ended[old.window]) {
 			want++
 			delete(c.model.counts, old)
 		}
@@ -273,7 +274,7 @@ func (c *cluster) check(t *rapid.T) {
 	var want []row
 	for s, n := range c.model.counts {
 		name := s.row()
-		if s.number < c.ended[s.window] {
+		if s.expired(c.ended[s.window]) {
 			name += " (ended)"
 		}
 		want = append(want, row{name, n})

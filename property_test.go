@@ -319,9 +319,13 @@ func (b *bubble) resetCaller(t *rapid.T) {
 	}
 	for i, h := range hits {
 		h.number, h.left = b.model.window(h.window)
-		want := max(0, h.Limit.Requests-b.model.counts[h.span])
-		if r := got[i]; r.Remaining != want || r.Reset != h.left || (r.Outcome == ratelimit.Allowed) != (want > 0) {
-			t.Errorf("Peek says %+v, want that %d remain for %v", r, want, h.left)
+		h.previous = b.model.counts[h.before()]
+		want, reset := b.model.room(h), h.left
+		if h.Sliding && want == 0 {
+			reset = h.wait(b.model.counts[h.span], h.previous, h.left, 1)
+		}
+		if r := got[i]; r.Remaining != want || r.Reset != reset || (r.Outcome == ratelimit.Allowed) != (want > 0) {
+			t.Errorf("Peek says %+v, want that %d remain for %v", r, want, reset)
 		}
 	}
 	if err := p.limiter.Reset(b.ctx, keys...); err != nil {
@@ -345,13 +349,16 @@ func (b *bubble) check(t *rapid.T) {
 		if number, _ := b.model.window(s.window); number != s.number {
 			continue
 		}
-		counts, err := b.store.Add(b.ctx, []ratelimit.Hit{{Bucket: s.row(), Window: s.window, N: 1}})
+		counts, err := b.store.Add(b.ctx, []ratelimit.Hit{{Bucket: s.row(), Window: s.window, N: 1, Sliding: s.sliding}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		b.store.GiveBack([]ratelimit.Charge{{Bucket: s.row(), Start: counts[0].Start, N: 1}})
 		if got := counts[0].Total - 1; got != int64(want) {
 			t.Errorf("the store has counted %d of %v, want %d", got, s, want)
+		}
+		if got, want := counts[0].Previous, b.model.counts[s.before()]; s.sliding && got != int64(want) {
+			t.Errorf("the store has counted %d in the window before %v, want %d", got, s, want)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -49,6 +50,7 @@ func TestHostileOverloads(t *testing.T) {
 			victim := testdb.Pool(t, pool.Config().ConnString(), set("search_path", "trap, public"))
 			s := newStore(t, victim, store.PostgresConfig{QueryExecMode: mode})
 			add(t, s, hit("a"))
+			add(t, s, ratelimit.Hit{Bucket: "sliding", Window: time.Hour, N: 1, Sliding: true})
 			counts, err := s.Add(t.Context(), hits("a", "b"))
 			if err != nil {
 				t.Fatal(err)

@@ -221,7 +221,9 @@ func TestOddSessions(t *testing.T) {
 		s := newStore(t, pool, store.PostgresConfig{QueryExecMode: mode})
 		for _, window := range []time.Duration{7 * time.Second, 24 * time.Hour, 7 * 24 * time.Hour, long} {
 			h := ratelimit.Hit{Bucket: fmt.Sprint(name, window), Window: window, N: 1}
-			for _, hs := range [][]ratelimit.Hit{{h}, {h, hit(name)}} {
+			sliding := h
+			sliding.Bucket, sliding.Sliding = h.Bucket+" sliding", true
+			for _, hs := range [][]ratelimit.Hit{{h}, {h, hit(name)}, {sliding}} {
 				now := `SELECT (extract(epoch FROM clock_timestamp()) * 1e6)::bigint`
 				before := value[int64](t, pool, now)
 				counts, err := s.Add(t.Context(), hs)
@@ -248,7 +250,7 @@ func TestOddSessions(t *testing.T) {
 func TestWindowsAtCertainTimes(t *testing.T) {
 	t.Parallel()
 	pool := testdb.Pool(t, testdb.New(t), set("TimeZone", "America/New_York"))
-	one, many, _, _ := newStore(t, pool, store.PostgresConfig{}).Texts()
+	one, many, sliding, _ := newStore(t, pool, store.PostgresConfig{}).Texts()
 	const day = 24 * time.Hour
 	for i, test := range []struct {
 		now    string
@@ -282,7 +284,7 @@ func TestWindowsAtCertainTimes(t *testing.T) {
 		if want.End.Sub(want.Start) != test.window {
 			t.Fatalf("%s, %v: the test is wrong, its window has %v", test.now, test.window, want.End.Sub(want.Start))
 		}
-		for name, text := range map[string]string{"one": one, "many": many} {
+		for name, text := range map[string]string{"one": one, "many": many, "sliding": sliding} {
 			still := strings.NewReplacer(
 				"statement_timestamp()", "timestamptz '"+test.now+"'",
 				"clock_timestamp()", "timestamptz '"+test.now+"'",
@@ -293,18 +295,29 @@ func TestWindowsAtCertainTimes(t *testing.T) {
 				args = []any{[]string{bucket}, []int64{micros}, []int64{1}}
 			}
 			var got struct {
-				bucket             string
-				total, start, left int64
+				bucket                       string
+				total, start, left, previous int64
 			}
-			if err := pool.QueryRow(t.Context(), still, args...).Scan(&got.bucket, &got.total, &got.start, &got.left); err != nil {
+			into := []any{&got.bucket, &got.total, &got.start, &got.left}
+			want := want // with the next window, if the row is kept for that
+			if name == "sliding" {
+				want.End = want.End.Add(test.window)
+				args = []any{[]string{bucket}, []int64{micros}, []int64{1}, []int64{2 * micros}}
+				into = append(into, &got.previous)
+				exec(t, pool, "INSERT INTO rate_limits VALUES ($1, $2, 5, $3)", bucket, want.Start.Add(-test.window), want.Start)
+			}
+			if err := pool.QueryRow(t.Context(), still, args...).Scan(into...); err != nil {
 				t.Fatal(err)
+			}
+			if name == "sliding" && got.previous != 5 {
+				t.Errorf("at %s, the window of %v before has counted %d, want 5", test.now, test.window, got.previous)
 			}
 			returned := window{time.UnixMicro(got.start).UTC(), parse(test.now).Add(time.Duration(got.left) * time.Microsecond)}
 			if diff := cmp.Diff(want, returned); diff != "" {
 				t.Errorf("%s: at %s, returned window of %v (-want +got):\n%s", name, test.now, test.window, diff)
 			}
 			var stored window
-			if err := pool.QueryRow(t.Context(), "SELECT window_start, expires_at FROM rate_limits WHERE bucket = $1", bucket).
+			if err := pool.QueryRow(t.Context(), "SELECT window_start, expires_at FROM rate_limits WHERE bucket = $1 AND window_start = $2", bucket, want.Start).
 				Scan(&stored.Start, &stored.End); err != nil {
 				t.Fatal(err)
 			}
