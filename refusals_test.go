@@ -37,7 +37,7 @@ func TestFloodOfRefusals(t *testing.T) {
 	})
 	t.Run("several policies", func(t *testing.T) {
 		t.Parallel()
-		testFlood(t, 64, 5_000, 5*64, narrow, ratelimit.Policy{Name: "site", Limit: long(20), Key: ratelimit.Constant("site")})
+		testFlood(t, 64, 5_000, 64*5_000/100, narrow, ratelimit.Policy{Name: "site", Limit: long(20), Key: ratelimit.Constant("site")})
 	})
 }
 
