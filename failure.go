@@ -18,7 +18,6 @@ const unavailableFor = time.Second
 // fail decides without the store, as each policy's failure mode says.
 func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
 	err = l.late(err)
-	l.log.Error("ratelimit: could not count a request", err, slog.String("policy", results[0].Policy))
 	counts := make([]Count, len(hits))
 	for i := range results {
 		switch result := &results[i]; result.onFailure {
@@ -35,6 +34,7 @@ func (l *Limiter) fail(hits []Hit, results []Result, err error) Decision {
 	}
 	d := Decision{Results: results, Err: err}
 	d.conclude()
+	l.log.Error("ratelimit: could not count a request", err, slog.String("outcome", string(d.Outcome)))
 	gives := d.Outcome != Allowed && givesBack(results)
 	for i := range results {
 		r := &results[i]

@@ -111,7 +111,7 @@ func TestSecretIsRedacted(t *testing.T) {
 		}
 	}
 	for _, secret := range []ratelimit.Secret{nil, {}, testSecret} {
-		for _, got := range []string{secret.String(), secret.GoString(), fmt.Sprintf("%x", secret), secret.LogValue().String()} {
+		for _, got := range []string{secret.String(), fmt.Sprintf("%x", secret), fmt.Sprintf("%#v", secret)} {
 			if got != "redacted" {
 				t.Errorf("printed as %q, want redacted", got)
 			}
@@ -119,6 +119,16 @@ func TestSecretIsRedacted(t *testing.T) {
 		if got, err := json.Marshal(secret); err != nil || string(got) != `"redacted"` {
 			t.Errorf("marshaled as %s, %v, want redacted", got, err)
 		}
+	}
+}
+
+// A secret in a configuration file is the same as in an environment variable.
+func TestSecretFromJSON(t *testing.T) {
+	t.Parallel()
+	var config struct{ Secret ratelimit.Secret }
+	text := `0123456789abcdef0123456789abcdef+/=é`
+	if err := json.Unmarshal([]byte(`{"Secret": "`+text+`"}`), &config); err != nil || string(config.Secret) != text {
+		t.Errorf("read as %q (error %v), want %q", []byte(config.Secret), err, text)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -75,14 +74,11 @@ func (k Key) String() string {
 	return k.kind + ":redacted"
 }
 
-// GoString returns the same as String.
-func (k Key) GoString() string { return k.String() }
-
 // Format writes the same as String, whatever the verb.
 func (k Key) Format(f fmt.State, _ rune) { io.WriteString(f, k.String()) }
 
-// LogValue returns the same as String.
-func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
+// MarshalText returns the same as String.
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 // A KeyFunc finds out who is calling. It returns the zero [Key] if the request does not say, and must
 // neither change the request nor read its body. It must be safe for concurrent use.

@@ -77,32 +77,32 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 		}
 		d := outer.join(l.check(r, nil))
 		l.config.Headers.write(w.Header(), d, time.Now)
-		if d.Outcome != Allowed {
-			setRefusalHeaders(w.Header(), d)
-		}
-		handler := next
 		switch d.Outcome {
 		case Refused:
-			if handler = l.config.Refused; handler == nil {
+			setRefusalHeaders(w.Header(), d)
+			if l.config.Refused != nil {
+				serve(l.config.Refused, w, r, passed{r.Context(), outer, l, d})
+			} else {
 				refuse(w, r, d)
-				return
 			}
 		case Unavailable:
-			if handler = l.config.Unavailable; handler == nil {
+			setRefusalHeaders(w.Header(), d)
+			if l.config.Unavailable != nil {
+				serve(l.config.Unavailable, w, r, passed{r.Context(), outer, l, d})
+			} else {
 				unavailable(w, r)
-				return
 			}
 		case Canceled:
 			w.WriteHeader(statusClientClosedRequest)
-			return
+		default:
+			serve(next, w, r, passed{r.Context(), outer, l, d})
 		}
-		serve(handler, w, r, &passed{r.Context(), outer, l, d})
 	})
 }
 
 // serve calls a handler with a copy of the request that carries the decision.
-func serve(handler http.Handler, w http.ResponseWriter, original *http.Request, p *passed) {
-	r := original.WithContext(p)
+func serve(handler http.Handler, w http.ResponseWriter, original *http.Request, p passed) {
+	r := original.WithContext(&p)
 	// What handlers put into the copy and others look for in the original: net/http removes the
 	// temporary files of the form, and whoever is further out logs the pattern.
 	defer func() {
@@ -351,15 +351,4 @@ func (l *Limiter) refund(r *Result) {
 		return
 	}
 	l.giveBack([]Charge{r.charge})
-}
-
-// IsPreflight tells whether r is a preflight request of CORS (Fetch standard, section "HTTP
-// requests"): OPTIONS with Origin and Access-Control-Request-Method. Browsers send them by
-// themselves and without credentials. It fits [Config].Skip.
-//
-// Anybody can send such a request. Skip them only where answering OPTIONS is cheap, as it is for
-// a CORS middleware.
-func IsPreflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions &&
-		r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }

@@ -12,6 +12,7 @@ import (
 // A batch is what goes to the database together.
 type batch struct {
 	born    time.Time
+	until   time.Time // when whoever flushes it must have returned, or zero
 	rows    []row
 	sliding bool           // whether any row is
 	calls   int            // how many callers wait for it

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	patient "github.com/krow/ratelimit/internal/patience"
 	"github.com/krow/ratelimit/internal/testdb"
 	"github.com/krow/ratelimit/store"
@@ -87,3 +90,43 @@ func runOutOfTime(t *testing.T, s *store.Postgres) {
 		t.Errorf("error is %v, want the deadline", err)
 	}
 }
+
+// A caller that sends its statement itself, and has a little less time than the store, gives the statement no more
+// than it has.
+func TestDeadlineOfACallerThatLeads(t *testing.T) {
+	t.Parallel()
+	var deadlines deadlines
+	pool := testdb.Pool(t, testdb.New(t), func(c *pgxpool.Config) { c.ConnConfig.Tracer = &deadlines })
+	s := newStore(t, pool, store.PostgresConfig{Timeout: time.Hour})
+	own := time.Now().Add(58 * time.Minute)
+	ctx := patient.New(context.Background(), own)
+	defer ctx.End()
+	add := func() {
+		t.Helper()
+		if _, err := s.Add(ctx, hits("a")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add()
+	if got := deadlines.last(); !got.Equal(own) {
+		t.Errorf("the statement may last until %v, want until %v, as the caller", got, own)
+	}
+	ctx = patient.New(context.Background(), own.Add(time.Hour))
+	add()
+	if got := deadlines.last(); got.After(time.Now().Add(time.Hour)) {
+		t.Errorf("the statement may last until %v, want an hour from when it was sent", got)
+	}
+}
+
+// deadlines is a tracer that keeps when statements must have ended.
+type deadlines struct{ all []time.Time }
+
+func (d *deadlines) last() time.Time { return d.all[len(d.all)-1] }
+
+func (d *deadlines) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	deadline, _ := ctx.Deadline()
+	d.all = append(d.all, deadline)
+	return ctx
+}
+
+func (d *deadlines) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

@@ -218,6 +218,7 @@ func (p *Postgres) Add(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.C
 	case err != nil:
 		return nil, err
 	case leads:
+		b.until, _ = ctx.Deadline()
 		p.queue.lead(b)
 	default:
 		if err := b.wait(ctx); err != nil {
@@ -241,7 +242,7 @@ func (p *Postgres) Add(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.C
 }
 
 // mayLead tells whether a caller may send a statement by itself, which it cannot leave before it has ended: if
-// its context never ends, or is the limiter's own and ends about when the statement does.
+// its context never ends, or is the limiter's own and leaves the statement about all its time.
 func (p *Postgres) mayLead(ctx context.Context) bool {
 	if own, ok := ctx.(*patience.Context); ok {
 		deadline, _ := own.Deadline()
@@ -291,7 +292,7 @@ func (p *Postgres) flush(b *batch) error {
 	return err
 }
 
-// send sends what is given back and then what is counted. No caller's context shortens it.
+// send sends what is given back and then what is counted.
 func (p *Postgres) send(b *batch) error {
 	if len(b.charges) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), giveBackTimeout(p.config.Timeout))
@@ -305,9 +306,13 @@ func (p *Postgres) send(b *batch) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), p.config.Timeout)
-	defer cancel()
 	began := time.Now()
+	deadline := began.Add(p.config.Timeout)
+	if !b.until.IsZero() && b.until.Before(deadline) {
+		deadline = b.until
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
 	err := p.count(ctx, b)
 	if p.config.OnFlush != nil {
 		stats := FlushStats{Buckets: len(b.rows), Elapsed: time.Since(began), Err: err}
