@@ -6,13 +6,9 @@ import (
 	"net/url"
 )
 
-// Allow is [Limiter.Check] for what is no HTTP request: a call of gRPC, a message, a job of a queue. It counts under
-// the keys given, one for each policy in the order of the configuration; the last one is for all that are left. In
-// place of a zero [Key], or of none at all, there is one of kind "none" that all share, unless the policy is
-// optional.
-//
-// The functions of the configuration get an empty request with ctx, where they find whatever the caller has put
-// there; Skip and Key are not called. Allow waits for the store as Check does.
+// Allow is [Limiter.Check] for what is no HTTP request: one key for each policy, the last one for all that are left. For
+// a zero Key there is one that all share, unless the policy is optional. The policies' functions get an empty request
+// with ctx.
 func (l *Limiter) Allow(ctx context.Context, keys ...Key) Decision {
 	return l.check(requestOf(ctx), given(keys))
 }

@@ -16,58 +16,25 @@ const (
 	minIPv6Prefix     = 32 // what one network gets from its registry
 )
 
-// ClientIP is a [KeyFunc] that returns the address of the TCP peer, of kind "ip". It reads
-// [http.Request].RemoteAddr and no header field. Behind a proxy that is the proxy's address, the
-// same for all clients: use [NewClientIP] there.
-//
-// The subject of the key is an IPv4 address, or the /64 prefix of an IPv6 address. An IPv4-mapped
-// IPv6 address is the IPv4 address, and a zone is dropped. A RemoteAddr that is not an address, such as
-// that of a peer on a Unix socket, or that is 0.0.0.0 or ::, is no key.
+// ClientIP is a [KeyFunc] for the address of the TCP peer, of kind "ip", which behind a proxy is the proxy. IPv6
+// addresses count by their /64 prefix. It reads no header field.
 func ClientIP(r *http.Request) Key { return ipKey(kindIP, peerAddr(r), defaultIPv6Prefix) }
 
-// ClientIPConfig is the configuration of a client-address [KeyFunc] behind proxies. The zero value is
-// that of [ClientIP].
+// ClientIPConfig is for [NewClientIP]. The zero value is [ClientIP].
 type ClientIPConfig struct {
-	// Header is the field in which the trusted proxies pass on the client's address. No other is read.
-	//
-	//   - "X-Forwarded-For" is a list of addresses, to which each proxy appends.
-	//   - "Forwarded" is that of RFC 7239. It is read strictly: IPv6 addresses are in quotes and brackets.
-	//   - Any other, such as "X-Real-IP", must be there on one line with one address. All the trusted
-	//     proxies must set it, and not pass on what a client sent.
-	//
-	// An address may have a port. Defaults to none, which needs TrustedProxies to be empty too.
+	// Header is the one field that is read: "X-Forwarded-For", "Forwarded" (RFC 7239), or one with a single address, such
+	// as "X-Real-IP". Addresses may have ports. All trusted proxies must set it, and not pass on a client's.
 	Header string
-
-	// TrustedProxies are the peers whose Header is believed: addresses ("192.0.2.1"), CIDR prefixes
-	// ("10.0.0.0/8"), or "unix" for a peer on a Unix socket. List the proxies and nothing else: whoever
-	// reaches the server from a trusted address chooses its own key. For that reason a prefix of
-	// all addresses is a mistake.
-	//
-	// A peer on a Unix socket is one whose RemoteAddr is empty or begins with '@' or '/', as net/http
-	// has it for such listeners.
-	//
-	// Defaults to none, which needs Header to be empty too.
+	// TrustedProxies are the peers whose Header is believed: addresses, CIDR prefixes, or "unix" for peers on a Unix
+	// socket. List the proxies and nothing else: whoever reaches the server from there chooses its own key.
 	TrustedProxies []string
-
-	// IPv6Prefix is how many leading bits of an IPv6 address make the key, from 32 to 128. Clients that
-	// are given a /56 or a /48 have many budgets at 64. IPv4 addresses always count in full.
-	// Defaults to 64.
+	// IPv6Prefix is how many bits of an IPv6 address count, from 32 to 128. Defaults to 64.
 	IPv6Prefix int
 }
 
-// NewClientIP returns a [KeyFunc] that returns the address of the client as trusted proxies tell it, of
-// the same kind and form as that of [ClientIP]. All mistakes in the configuration are reported at
-// once, each naming its field.
-//
-// The header is read only if the TCP peer is a trusted proxy; otherwise the peer is the client.
-// All lines of a list are read as one (RFC 9110, section 5.3), from the right, where the nearest proxy
-// appended: past trusted proxies to the first other address, which is the client's. What stands to the
-// left of it the client may have written, so it is not looked at. Empty items are passed over.
-//
-// A trusted proxy that sends no such header is the client itself, with a health check perhaps. A request
-// has no key if the header is there and the walk meets something that is not an address
-// ("unknown", an obfuscated identifier, an address with a zone, 0.0.0.0 or ::), or nothing but
-// trusted proxies.
+// NewClientIP returns a [KeyFunc] for the client's address as trusted proxies tell it. A list is read from the right, past
+// trusted proxies to the first other address. If the peer is not trusted or there is no Header, the peer is the client;
+// if something else than an address is in the way, there is no key. All mistakes are reported at once, by field.
 func NewClientIP(c ClientIPConfig) (KeyFunc, error) {
 	var errs []error
 	wrong := func(format string, args ...any) {

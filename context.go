@@ -47,9 +47,7 @@ func (p *passed) join(d Decision) Decision {
 	return d
 }
 
-// FromContext returns the decision on the request that ctx belongs to, as [Limiter.Handler] hands it
-// to the next handler and to the handlers of refusals. Where limiters are nested, it is that of all
-// of them together. It reports false if no limiter has decided on the request.
+// FromContext returns the decision of all limiters that a request has passed, by its context, and whether there is one.
 func FromContext(ctx context.Context) (Decision, bool) {
 	p, _ := ctx.Value(contextKey{}).(*passed)
 	if p == nil {

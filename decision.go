@@ -12,68 +12,35 @@ import (
 type Outcome string
 
 const (
-	// Allowed: the request may pass.
-	Allowed Outcome = "allowed"
-	// Refused: the request is over a limit. [Limiter.Handler] answers 429.
-	Refused Outcome = "refused"
-	// Unavailable: the store could not count and a policy that is [FailClosed] applies, or the
-	// deadline of the request's context has passed. [Limiter.Handler] answers 503.
-	Unavailable Outcome = "unavailable"
-	// Canceled: the client left before the decision. The request is counted like any other, and must
-	// not be served.
-	Canceled Outcome = "canceled"
+	Allowed     Outcome = "allowed"     // the request may pass
+	Refused     Outcome = "refused"     // it is over a limit
+	Unavailable Outcome = "unavailable" // a FailClosed policy could not be counted, or the request's own deadline passed
+	Canceled    Outcome = "canceled"    // the client left before; the request is counted, and must not be served
 )
 
 // A Decision is what a [Limiter] says of one request. The zero value is no decision.
 type Decision struct {
-	// Outcome is what is to be done with the request. Of what the policies say, Refused comes before
-	// Unavailable and Unavailable before Allowed.
-	Outcome Outcome
-	// RetryAfter is how long the client should wait: until all windows of the refusing policies have
-	// ended, or a second when Unavailable. Zero otherwise.
-	RetryAfter time.Duration
-	// Results has one entry for each policy that applied, in the order of the configuration.
-	// In a request's context, those of limiters further out come first.
-	Results []Result
-	// Err is why the store did not count the request in time, or nil. It is set on an allowed request too,
-	// when it was let through by [FailOpen] or decided by [FailLocal]. See [ErrUnavailable] and its
-	// neighbours; for a client that left it wraps [context.Canceled].
-	Err error
-	// Elapsed is how long the decision took.
-	Elapsed time.Duration
+	Outcome    Outcome       // Refused if any policy refuses, or else Unavailable if any is
+	RetryAfter time.Duration // until all policies that refuse may admit the request, or a second if Unavailable
+	Results    []Result      // of the policies that applied, in their order, after those of outer limiters
+	Err        error         // why the store did not count in time, or nil; also set if the request passed all the same
+	Elapsed    time.Duration // how long the decision took
 }
 
 // A Result is what one policy says of one request.
 type Result struct {
-	// Policy is the policy's name.
-	Policy string
-	// Bucket is what is counted, as it is named in the store: by the policy, the window and the hash of the key.
-	Bucket string
-	// Limit is the limit that was applied.
-	Limit Limit
-	// Cost is how much of the limit the request asks for: 1 without [Policy].Cost.
-	Cost int
-	// KeyKind is the kind of the key that was counted, such as "ip". It is "peer" where the
-	// policy's key function found no key, and "none" where not even the peer has an address.
-	KeyKind string
-	// Outcome is what the policy alone would do with the request.
-	Outcome Outcome
-	// DryRun tells that the policy is one of [Policy].DryRun: its Outcome is not acted on.
-	DryRun bool
-	// Counted tells whether Remaining and Reset are known: from the store, or from this process if
-	// Local or Remembered is set. It is false when the store failed and the failure mode alone decided,
-	// when the client left or its deadline passed before, and when another policy refused the request from memory.
-	Counted bool
-	// Local tells that the store failed and this process counted by itself, as [FailLocal] asks.
-	Local bool
-	// Remembered tells that the policy refuses the request from memory: within the last five seconds the
-	// store returned a count that leaves nothing of the window. The request was not counted.
-	Remembered bool
-	// Remaining is how many more requests the window admits: never negative.
-	Remaining int
-	// Reset is the time until the window ends. For a policy that is [Policy].Sliding and cannot admit the request,
-	// or would not the next one, it is the time until it can.
-	Reset time.Duration
+	Policy     string        // its name
+	Bucket     string        // what is counted, as it is named in the store
+	Limit      Limit         // the limit that was applied
+	Cost       int           // how much of the limit the request asks for
+	KeyKind    string        // such as "ip"; "peer" where there was no key, and "none" where the peer has no address
+	Outcome    Outcome       // what the policy alone would do
+	DryRun     bool          // the outcome is not acted on
+	Counted    bool          // whether Remaining and Reset are known
+	Local      bool          // the store failed, and this process has counted by itself: FailLocal
+	Remembered bool          // the policy refuses by a count of the last five seconds, and has not counted the request
+	Remaining  int           // how much more is admitted
+	Reset      time.Duration // until the window ends, or for a sliding policy with nothing left, until there is something
 
 	limiter      *Limiter
 	charge       Charge       // what stays counted of the request, for Refund
@@ -167,12 +134,8 @@ func (d *Decision) end(err error) {
 	}
 }
 
-// Refund gives back what an allowed request has spent, for limits on what comes of requests, such as log-ins
-// that fail. It is taken off the windows that were charged, as far as they are still there, before the next request
-// of the caller is counted. The decision's other copies know of it: a request is given back once. For any
-// other outcome Refund does nothing. It does not wait for the store, and is safe for concurrent use.
-//
-// Another process that has seen the count at the limit goes on refusing for up to five seconds.
+// Refund gives back what an allowed request has spent, once, for limits on what comes of requests, such as failed
+// log-ins. Another process that saw the limit reached may go on refusing for five seconds.
 func (d Decision) Refund() {
 	if d.Outcome != Allowed {
 		return

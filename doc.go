@@ -1,8 +1,4 @@
-// Package ratelimit limits requests to HTTP handlers, with counts that all replicas of a service share
-// in Postgres.
-//
-// A [Limiter] takes a key from each request, hashes it and counts it. Requests that arrive together are
-// counted together. It then calls the next handler, or answers 429 with Retry-After:
+// Package ratelimit limits requests to HTTP handlers, with counts that all replicas of a service share in Postgres.
 //
 //	counters, err := store.NewPostgres(pool, store.PostgresConfig{})
 //	...
@@ -15,26 +11,10 @@
 //	...
 //	mux.Handle("POST /oauth/register", limiter.Handler(register))
 //
-// # Rules
+// What is counted is a bucket: the policy's name, its window, the kind of the key and the hash of its subject. The
+// subject itself, an address or a token, reaches neither the store nor a log, an error or a header.
 //
-//   - All processes that share a table share the Secret. Policies of one name and window share a budget
-//     per key, in whichever process they run.
-//   - Behind a proxy, [ClientIP] sees the proxy. Use [NewClientIP] and list the proxies.
-//   - A token that nobody has verified is not a limit, since every invented one is a fresh budget. Before
-//     authentication put an optional policy by [BearerToken] beside one by [ClientIP]; after it, use
-//     FirstOf(BearerToken, ClientIP) or the account.
-//   - A CORS middleware goes outside the limiter, so that its fields are on refusals too, and
-//     [IsPreflight] keeps preflights from being counted.
-//   - Windows are fixed: around the end of one, up to twice the limit passes in a short time.
-//   - When the store cannot count, each policy's [FailureMode] decides, within [Config].Deadline.
+//	oauth.register/1m:ip:fec52565aa0cf18f57d7cf5b3ac728503b8992d2d6f7d46da1d1201090902b02
 //
-// # Buckets
-//
-// What is counted is a bucket: the policy's name, its window, the kind of the key and the hash of its
-// subject, such as
-//
-//	oauth.register/1m:ip:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
-//
-// The subject itself, an address or a token, reaches neither the store nor a log, an error or a header.
-// The window is part of the bucket, so that limits with different windows never share a count.
+// Everything is safe for concurrent use. The README tells what is promised and what is not.
 package ratelimit

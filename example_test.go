@@ -156,6 +156,32 @@ func ExampleParseLimit() {
 	// 1000/15m <nil>
 }
 
+// Log-ins are limited in any hour, not only from one full hour to the next: whoever has spent the limit at 11:59 gets the
+// first attempt back at 12:12, and the last one at 13:00.
+func ExamplePolicy_sliding() {
+	counters, err := store.NewMemory(store.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{
+		Policies: []ratelimit.Policy{{Name: "login", Limit: ratelimit.PerHour(5), Sliding: true}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := httptest.NewRequest("POST", "/login", nil)
+	for range 6 {
+		fmt.Println(limiter.Check(r).Outcome)
+	}
+	// Output:
+	// allowed
+	// allowed
+	// allowed
+	// allowed
+	// allowed
+	// refused
+}
+
 // A stricter limit is tried out beside the one in force, before anybody is refused by it.
 func ExamplePolicy_dryRun() {
 	counters, err := store.NewMemory(store.MemoryConfig{})

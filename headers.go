@@ -9,66 +9,24 @@ import (
 	"time"
 )
 
-// Headers says in which header fields a [Limiter] tells clients about their limits. Formats that do
-// not contradict each other are combined with |. The zero value means [HeadersStructured].
-//
-// The fields are set where a request passes or is refused and a count is known: from the store, from the
-// memory of refusals, or by [FailLocal]. They
-// replace fields of the same names that were there before, so limiters that are nested should use
-// the same Headers. They are set before the next handler runs: a handler that adds the same fields,
-// as a reverse proxy does with those of its upstream, makes a second line of each. That is legal
-// for the structured fields, which are lists (draft-ietf-httpapi-ratelimit-headers-11, sections 3
-// and 4), and ambiguous for all others; such a handler has to remove one of the two.
-//
-// Lengths of time are in whole seconds, rounded up, so that a client that waits as long is not early.
+// Headers says in which fields clients are told about their limits; formats are combined with |. Zero means
+// [HeadersStructured]. They replace what was there before the next handler runs. Times are whole seconds, rounded up.
 type Headers uint
 
 const (
-	// HeadersStructured sends the fields of draft-ietf-httpapi-ratelimit-headers-08 to -11:
+	// HeadersStructured is draft-ietf-httpapi-ratelimit-headers-08 to -11: all policies, and the tightest of them.
 	//
 	//	RateLimit-Policy: "burst";q=10;w=1, "hour";q=1000;w=3600
 	//	RateLimit: "hour";r=742;t=1803
-	//
-	// RateLimit-Policy (draft-11, section 3) names every policy that applied, with its quota and its
-	// window in seconds. RateLimit (section 4) is the tightest of them: the requests that remain and
-	// the seconds until its window ends. A policy that refuses is tighter than one that admits. Of
-	// several that refuse, the tightest is the one whose window ends last; of several that admit,
-	// the one with the fewest requests remaining and, if they are equal, the one whose window ends last.
 	HeadersStructured Headers = 1 << iota
-
-	// HeadersDraft06 sends the fields of draft-ietf-httpapi-ratelimit-headers-06, section 3, the last
-	// version with a field for each number:
-	//
-	//	RateLimit-Limit: 1000
-	//	RateLimit-Remaining: 742
-	//	RateLimit-Reset: 1803
-	//	RateLimit-Policy: 10;w=1, 1000;w=3600
-	//
-	// The first three are those of the tightest policy; Reset is in seconds from now. Policies have
-	// no names here, so of those that have equal quotas only one is listed: the tightest or the first.
-	//
-	// It cannot be combined with HeadersStructured, which writes RateLimit-Policy in another syntax.
-	HeadersDraft06
-
-	// HeadersLegacy sends fields that no standard defines:
-	//
-	//	X-RateLimit-Limit: 1000
-	//	X-RateLimit-Remaining: 742
-	//	X-RateLimit-Reset: 1796126400
-	//
-	// They are those of the tightest policy. Reset is the Unix time in seconds at which its window
-	// ends, as go-chi/httprate, ulule/limiter and express-rate-limit send it. It is reckoned with
-	// this machine's clock: exact if that is within half a second of the store's, and of use to a
-	// client whose clock is right.
-	HeadersLegacy
-
-	// HeadersNone sends none of these fields. It stands alone. Refusals still have Retry-After.
-	HeadersNone
+	HeadersDraft06            // draft 06: RateLimit-Limit, -Remaining, -Reset and -Policy; not together with HeadersStructured
+	HeadersLegacy             // X-RateLimit-Limit, -Remaining and -Reset, in Unix time by this machine's clock
+	HeadersNone               // none of them, and alone; refusals still have Retry-After
 
 	headersEnd // one past the last format
 )
 
-// String returns the names of the formats, such as "HeadersStructured|HeadersLegacy".
+// String returns names, such as "HeadersStructured|HeadersLegacy".
 func (h Headers) String() string {
 	if h == 0 {
 		return "Headers(0)"

@@ -11,12 +11,8 @@ import (
 	"strings"
 )
 
-// A Key says who is calling: a kind, such as "ip", and a subject, such as an address. The zero Key
-// means that a request has no key. Keys never change and are safe for concurrent use.
-//
-// The subject may be a credential or personal data, so nothing gives it away: a Key prints, logs and
-// marshals without it, in whatever struct it lies. It leaves this package as a hash only. The kind is
-// plain text in the store and in logs.
+// A Key says who is calling: a kind, such as "ip", and a subject, such as an address. The zero Key is no key.
+// It prints and marshals without the subject.
 type Key struct {
 	_    [0]func() // not comparable: == would compare pointers
 	kind string
@@ -35,13 +31,8 @@ const (
 	kindNone = "none"
 )
 
-// NewKey returns the key of a subject of some kind, for a [KeyFunc] of one's own. An empty subject is
-// no key: NewKey then returns the zero Key. The subject is taken byte for byte and need not be text.
-//
-// Keys of equal kind and subject are the same key, and those of different kinds never are. The kind is
-// 1 to 64 lower-case ASCII letters, digits, '.', '_' and '-', and neither "peer" nor "none", which the
-// limiter uses itself. Any other kind still works but is replaced by a stand-in made of its hash,
-// always the same for the same kind.
+// NewKey returns the key of a subject, or none if that is empty. The kind is 1 to 64 of a-z, 0-9, '.', '_' and '-', and
+// neither "peer" nor "none"; any other is replaced by its hash.
 func NewKey(kind, subject string) Key {
 	if subject == "" {
 		return Key{}
@@ -52,13 +43,13 @@ func NewKey(kind, subject string) Key {
 // makeKey returns a key whose kind is known to be fit for a bucket.
 func makeKey(kind, subject string) Key { return Key{kind: kind, subject: &subject} }
 
-// Kind returns the kind of the key as it stands in buckets, and "" for the zero Key.
+// Kind returns the kind as it stands in buckets, and "" for the zero Key.
 func (k Key) Kind() string { return k.kind }
 
 // IsZero reports whether k is the zero Key, which is no key.
 func (k Key) IsZero() bool { return k.subject == nil }
 
-// Equal reports whether k and other are the same key: of equal kind and subject, or both zero.
+// Equal reports whether both are of equal kind and subject, or zero.
 func (k Key) Equal(other Key) bool {
 	if k.IsZero() || other.IsZero() {
 		return k.IsZero() && other.IsZero()
@@ -66,7 +57,7 @@ func (k Key) Equal(other Key) bool {
 	return k.kind == other.kind && *k.subject == *other.subject
 }
 
-// String returns the kind without the subject, such as "ip:redacted", and "no key" for the zero Key.
+// String returns a text without the subject: "ip:redacted", or "no key".
 func (k Key) String() string {
 	if k.IsZero() {
 		return "no key"
@@ -80,29 +71,16 @@ func (k Key) Format(f fmt.State, _ rune) { io.WriteString(f, k.String()) }
 // MarshalText returns the same as String.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// A KeyFunc finds out who is calling. It returns the zero [Key] if the request does not say, and must
-// neither change the request nor read its body. It must be safe for concurrent use.
-//
-// A KeyFunc returns what it found as it is; the limiter hashes it. See [Config].Secret.
-//
-// There is no KeyFunc for the path. One resource can be spelled in many ways (doubled slashes, percent
-// escapes, dot segments), and each spelling would be a fresh budget. Routes have budgets of their own by
-// the name of the [Policy]: make it that of the route.
+// A KeyFunc finds out who is calling, or returns the zero [Key]. It must be safe for concurrent use, and must neither
+// change the request nor read its body. A path is no key, as it can be spelled in many ways.
 type KeyFunc func(r *http.Request) Key
 
 // maxToken is the longest bearer token that is a key. No real one is near it, and what a stranger may
 // have hashed needs some end.
 const maxToken = 8192
 
-// BearerToken is a [KeyFunc] that returns the bearer token of the request, of kind "bearer". The
-// Authorization field must have the form of RFC 6750, section 2.1, as RFC 9110 reads it: a scheme
-// without regard to case (section 11.1), one or more spaces (section 11.4), and a token68
-// (section 11.2), here of at most 8192 bytes. A request with anything else, or with two Authorization
-// lines, has no key.
-//
-// BearerToken does not verify the token. Before authentication, every invented token is a fresh budget:
-// a policy by BearerToken alone limits nobody. Put one by [ClientIP] beside it and mark it optional, or
-// limit after authentication.
+// BearerToken is a [KeyFunc] for the bearer token (RFC 6750, section 2.1), of kind "bearer". It verifies nothing, and
+// every invented token is a fresh budget: before authentication, limit by [ClientIP] beside it.
 func BearerToken(r *http.Request) Key {
 	const scheme = "Bearer"
 	value, ok := singleLine(r, "Authorization")
@@ -117,15 +95,8 @@ func BearerToken(r *http.Request) Key {
 	return makeKey("bearer", token)
 }
 
-// Header returns a [KeyFunc] for a header field that names the caller, such as an API key. The key's
-// kind is "header-" and the name in lower case; the subject is the field's value without the white
-// space around it. A request has no key unless it has the field exactly once and not empty.
-//
-// Whatever a client may write in the field is a fresh budget, as with [BearerToken]. For the
-// address that a proxy passes on, use [NewClientIP], which asks who sent the field.
-//
-// Header panics if name is not the name of a field (RFC 9110, section 5.1), or is Host,
-// Transfer-Encoding or Trailer, which net/http takes out of [http.Request].Header.
+// Header returns a [KeyFunc] for a field that names the caller, there once and not empty, of kind "header-" and the name.
+// It panics if no request can have it. For addresses use [NewClientIP].
 func Header(name string) KeyFunc {
 	if err := checkFieldName(name); err != nil {
 		panic(fmt.Sprintf("ratelimit: Header: name is %q, %v", name, err))
@@ -141,8 +112,7 @@ func Header(name string) KeyFunc {
 	}
 }
 
-// Constant returns a [KeyFunc] that returns the same key for every request, of kind "constant": one
-// budget for all callers together. It panics if subject is empty.
+// Constant returns a [KeyFunc] with one key for all, of kind "constant". It panics if subject is empty.
 func Constant(subject string) KeyFunc {
 	if subject == "" {
 		panic("ratelimit: Constant: subject is empty")
@@ -151,11 +121,8 @@ func Constant(subject string) KeyFunc {
 	return func(*http.Request) Key { return key }
 }
 
-// FirstOf returns a [KeyFunc] that returns the first key that one of the given functions finds. It
-// panics if there are none or one is nil.
-//
-// The client chooses which function finds something. FirstOf(BearerToken, ClientIP) is
-// therefore safe only behind authentication.
+// FirstOf returns a [KeyFunc] for the first key that is found; clients choose which that is. It panics without
+// functions, or if one is nil.
 func FirstOf(keys ...KeyFunc) KeyFunc {
 	keys = checkKeyFuncs("FirstOf", keys)
 	return func(r *http.Request) Key {
@@ -168,13 +135,8 @@ func FirstOf(keys ...KeyFunc) KeyFunc {
 	}
 }
 
-// Join returns a [KeyFunc] that joins the keys of all the given functions, in their order, into one: a
-// budget for each combination. If one finds no key, there is none. The key's kind is the parts' kinds
-// joined with '+', such as "ip+bearer". Join of one function is that function. It panics if there are
-// none or one is nil.
-//
-// One part that a client can invent makes the whole a fresh budget: Join(ClientIP, BearerToken) limits
-// nobody before authentication.
+// Join returns a [KeyFunc] for a budget for each combination of keys, of kinds joined with '+'. If one is missing there
+// is none. It panics without functions, or if one is nil.
 func Join(keys ...KeyFunc) KeyFunc {
 	keys = checkKeyFuncs("Join", keys)
 	if len(keys) == 1 {

@@ -9,31 +9,16 @@ import (
 )
 
 const (
-	// MaxRequests is the largest number of requests a [Limit] may allow. It leaves room below the
-	// largest value of the counter column, so that a count that has stopped growing is still refused.
-	MaxRequests = 1_000_000_000
-
-	// MinWindow is the shortest window of a [Limit]: Retry-After and the RateLimit fields speak in
-	// whole seconds, and a shorter window could not be told to a client.
-	MinWindow = time.Second
-
-	// MaxWindow is the longest window of a [Limit]: a leap year.
-	MaxWindow = 366 * 24 * time.Hour
+	MaxRequests = 1_000_000_000        // the most of a Limit: below the largest value of the counter's column
+	MinWindow   = time.Second          // of a Limit, since the header fields speak in whole seconds
+	MaxWindow   = 366 * 24 * time.Hour // a leap year
 )
 
-// A Limit allows a number of requests per window of time.
-//
-// Windows are fixed: they start at whole multiples of their length since 1970-01-01 00:00 UTC, by
-// the clock of the store. A window of 24 hours is always exactly that long and starts at midnight
-// UTC, whatever the time zone of any machine.
-//
-// The zero value is not a valid limit. Requests of zero, with a window, refuses every request, and [Unlimited]
-// none.
+// A Limit allows a number of requests per window. Windows start at whole multiples of their length since 1970-01-01 00:00
+// UTC, by the clock of the store. The zero value is not valid; zero Requests with a Window refuse everything.
 type Limit struct {
-	// Requests is how many requests a window admits, from 0 to [MaxRequests].
-	Requests int
-	// Window is the length of a window, from [MinWindow] to [MaxWindow], in whole milliseconds.
-	Window time.Duration
+	Requests int           // from 0 to MaxRequests
+	Window   time.Duration // from MinWindow to MaxWindow, in whole milliseconds
 }
 
 // PerSecond returns a limit of n requests a second.
@@ -48,12 +33,12 @@ func PerHour(n int) Limit { return Limit{n, time.Hour} }
 // PerDay returns a limit of n requests in 24 hours.
 func PerDay(n int) Limit { return Limit{n, 24 * time.Hour} }
 
-// Unlimited returns the limit of callers who have none. Their requests are not counted.
+// Unlimited returns the limit of callers who have none, and are not counted.
 func Unlimited() Limit { return Limit{Requests: -1} }
 
 const unlimitedText = "unlimited"
 
-// String returns the limit as requests per window, such as "5/1m" or "100/1h30m", or "unlimited".
+// String returns a text such as "5/1m", "100/1h30m" or "unlimited".
 func (l Limit) String() string {
 	if l == Unlimited() {
 		return unlimitedText
@@ -61,12 +46,8 @@ func (l Limit) String() string {
 	return fmt.Sprintf("%d/%s", l.Requests, windowText(l.Window))
 }
 
-// ParseLimit returns the limit that a text from a configuration says: a number of requests, "/" or "per", and a
-// window. That is a duration as Go writes it, or a unit with or without a number before it: s, sec,
-// second, m, min, minute, h, hour, d, day, w, week, or the plural of a word. So "100/1m", "5 per hour",
-// "1000 per 15 minutes", "50/day", "20/1h30m", "unlimited" and all that [Limit.String] returns are limits.
-//
-// The error quotes the text and says what is wrong with it or with the limit.
+// ParseLimit reads a limit such as "100/1m", "5 per hour", "1000 per 15 minutes", "50/day" or "unlimited". A window is a
+// duration of Go's, or a unit from second to week. The error quotes the text.
 func ParseLimit(s string) (Limit, error) {
 	if strings.TrimSpace(s) == unlimitedText {
 		return Unlimited(), nil
@@ -128,8 +109,7 @@ func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789") =
 // MarshalText returns what String returns.
 func (l Limit) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
-// UnmarshalText is [ParseLimit], for limits in JSON, YAML and environment variables. It leaves the limit as it is
-// if there is an error.
+// UnmarshalText is [ParseLimit], for JSON, YAML and environment variables.
 func (l *Limit) UnmarshalText(text []byte) error {
 	parsed, err := ParseLimit(string(text))
 	if err != nil {

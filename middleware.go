@@ -14,8 +14,7 @@ import (
 	"github.com/krow/ratelimit/internal/patience"
 )
 
-// A Limiter decides which requests are within the limits. It is made by [New], and nothing of it changes but
-// by [Limiter.SetPolicies]. It is safe for concurrent use, starts no goroutine and has nothing to close.
+// A Limiter decides which requests are within the limits. [New] makes it, and nothing has to be closed.
 type Limiter struct {
 	store    Store
 	config   Config // without what is below
@@ -27,8 +26,7 @@ type Limiter struct {
 	dryLog   *logevery.Logger // of what would have been refused
 }
 
-// New returns a Limiter that counts in store. All mistakes in the configuration are reported at once,
-// each naming its field.
+// New returns a Limiter that counts in store, or all mistakes in the configuration, by field.
 func New(store Store, config Config) (*Limiter, error) {
 	if err := errors.Join(checkStore(store), config.validate()); err != nil {
 		return nil, err
@@ -54,17 +52,12 @@ func New(store Store, config Config) (*Limiter, error) {
 	return l, nil
 }
 
-// Handler returns a handler that passes to next the requests that are within the limits, and answers
-// the others: 429 if they are over a limit, 503 if a [FailClosed] policy could not be counted or the
-// deadline of the request's own context has passed. It panics if next is nil.
+// Handler returns a handler that passes to next the requests that are within the limits, with the decision in their
+// context, and answers the others: 429 over a limit, 503 if a [FailClosed] policy cannot be counted or the request's
+// own deadline has passed, and 499, for logs, if the client has left. It panics if next is nil.
 //
-// next gets the ResponseWriter that Handler got, not a wrapped one, and a copy of the request with the
-// decision in its context. A request that has passed this Limiter before, because a mux and one of its
-// routes are both wrapped, is passed on without being counted again. Where different limiters are
-// nested, the header fields tell of all of them, and what an inner one refuses stays counted in
-// the outer ones.
-//
-// A request whose client has left is counted but not served; its status is 499, for the logs.
+// A request that has passed this Limiter before is not counted again. Of nested limiters, the header fields tell of all,
+// and what an inner one refuses stays counted in the outer ones.
 func (l *Limiter) Handler(next http.Handler) http.Handler {
 	if next == nil {
 		panic("ratelimit: Handler: next is nil")
@@ -121,9 +114,8 @@ func serve(handler http.Handler, w http.ResponseWriter, original *http.Request, 
 // ends with the process.
 const statusClientClosedRequest = 499
 
-// Check decides on a request and counts it, and neither writes anything nor changes r. Each call
-// counts once more. It waits for the store at most for [Config].Deadline and until the deadline of r's
-// context, if it has one. A request that [Config].Skip picks is Allowed, without results, and not counted.
+// Check decides on a request and counts it, and writes nothing. It waits for [Config].Deadline at most, or until that of
+// the request's context. What [Config].Skip picks is Allowed.
 func (l *Limiter) Check(r *http.Request) Decision {
 	if l.skips(r) {
 		return Decision{Outcome: Allowed}

@@ -2,10 +2,8 @@ package ratelimit
 
 import "context"
 
-// Peek returns what the policies would say to a request under the keys given, as [Limiter.Allow] takes them, and spends
-// nothing. A result is Allowed if anything remains. It asks the store, and neither the memory of refusals nor, if
-// the store fails, this process's own counts: the error is then one of the store's, such as [ErrUnavailable].
-// It waits for the store at most for [Config].Deadline and until ctx ends.
+// Peek returns what the policies would say to a request under the keys, as [Limiter.Allow] takes them, and spends
+// nothing. It asks the store alone, and returns its errors.
 func (l *Limiter) Peek(ctx context.Context, keys ...Key) ([]Result, error) {
 	hits, results := l.keys(requestOf(ctx), given(keys))
 	if len(hits) == 0 {
@@ -27,10 +25,8 @@ func (l *Limiter) Peek(ctx context.Context, keys ...Key) ([]Result, error) {
 	return results, nil
 }
 
-// Reset forgets what was counted under the keys given, as [Limiter.Allow] takes them, in all policies and for all
-// windows of the limits that they have now. This limiter admits the caller again at once. Another process that
-// remembers a refusal goes on refusing for up to five seconds. Reset waits for the store as Peek does, and if it
-// fails, the error is one of the store's and it is not known what was forgotten.
+// Reset forgets what was counted under the keys, as [Limiter.Allow] takes them. Other processes may go on refusing for
+// five seconds. After an error it is not known what was forgotten.
 func (l *Limiter) Reset(ctx context.Context, keys ...Key) error {
 	hits, _ := l.keys(requestOf(ctx), given(keys))
 	buckets := make([]string, len(hits))

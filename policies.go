@@ -14,10 +14,8 @@ type policy struct {
 	memo   *memo
 }
 
-// SetPolicies has the limiter go on with other policies, as a service does that reads its configuration anew. Each
-// request is decided by the old ones or by the new ones, all of them. No count is lost: a policy that has kept its
-// name and window goes on with what is counted, under whatever limit. If the policies are not valid, all
-// mistakes are returned and the old ones stay.
+// SetPolicies replaces the policies, for whole requests. What has kept its name, window and mode goes on with its counts.
+// It returns all mistakes, by field, and then changes nothing.
 func (l *Limiter) SetPolicies(policies []Policy) error {
 	if err := errors.Join(validatePolicies("ratelimit: SetPolicies: policies", policies)...); err != nil {
 		return err
@@ -26,8 +24,7 @@ func (l *Limiter) SetPolicies(policies []Policy) error {
 	return nil
 }
 
-// Policies returns the policies that requests are decided by now, in their order. Key is set in all of them. The
-// slice is the caller's own.
+// Policies returns a copy of the policies in force. Key is set in all of them.
 func (l *Limiter) Policies() []Policy {
 	all := *l.policies.Load()
 	policies := make([]Policy, len(all))

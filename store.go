@@ -6,90 +6,51 @@ import (
 	"time"
 )
 
-// A Store counts hits. Package store has two, Postgres and Memory; any other must pass the suite of
-// package storetest.
-//
-// Implementations are safe for concurrent use.
+// A Store counts hits. Package store has two, Postgres and Memory; any other must pass the suite of package storetest.
+// Implementations are safe for concurrent use and keep no slice that they are given.
 type Store interface {
-	// Add counts the hits, all of them or none, and returns one [Count] for each, in the same order.
-	// Hits of equal Bucket have equal Window and Sliding, also across calls. Add does not keep the slice.
-	//
-	// A hit falls in the window that the store's clock is in when it is counted. Of n hits that
-	// reach one bucket in one window at once, each gets its own place: their counts differ.
-	//
-	// When ctx ends first, Add stops waiting and returns an error that wraps ctx.Err(); the hits are
-	// counted all the same, if the store is able to. Any other error means that the store could not count,
-	// and never that a request is over its limit. It wraps [ErrInvalidHit], [ErrTimeout],
-	// [ErrReadOnly], [ErrNoTable] or [ErrUnavailable].
+	// Add counts the hits, all or none, and returns a [Count] for each, in their order. Each falls in the window that the
+	// store's clock is in, and of n hits that reach a bucket at once each has a count of its own. Hits of equal Bucket have
+	// equal Window and Sliding, also across calls. When ctx ends, Add returns an error that wraps ctx.Err(), and the hits
+	// are counted all the same if that is possible. Any other error is one of this package's.
 	Add(ctx context.Context, hits []Hit) ([]Count, error)
-
-	// GiveBack takes earlier hits off the windows they were charged to. A window that is gone is
-	// left alone, and no count falls below zero. GiveBack does not wait for the store: each charge is
-	// taken off before any later hit on its bucket through the same Store value is counted, or lost if
-	// the store fails. It does not keep the slice.
+	// GiveBack takes hits off the windows they were charged to, as far as these are still there, and not below zero. It
+	// does not wait: each is off before a later hit on its bucket through this value is counted, or lost if the store fails.
 	GiveBack(charges []Charge)
-
-	// Get returns what the current windows of the hits' buckets have counted, one Count for each hit and in the
-	// same order, and counts nothing. Total is zero where nothing was counted. N is not looked at. Its errors are
-	// those of Add.
+	// Get returns what Add would of the current windows, and counts nothing. N is not looked at.
 	Get(ctx context.Context, hits []Hit) ([]Count, error)
-
-	// Reset forgets what was counted in buckets, in all their windows. Hits that are being counted meanwhile are
-	// forgotten or not. Its errors are those of Add.
+	// Reset forgets what was counted in buckets, in all their windows.
 	Reset(ctx context.Context, buckets []string) error
 }
 
 // A Hit is a number of requests to count in one bucket.
 type Hit struct {
-	// Bucket names what is counted: 1 to 512 bytes of UTF-8 without NUL. It must not hold a raw
-	// credential or address, for it is stored as it is. [Limiter] makes it of the policy, the
-	// window and the hashed key.
-	Bucket string
-	// Window is the length of the bucket's windows, from a millisecond to [MaxWindow], in whole
-	// milliseconds.
-	Window time.Duration
-	// N is how much the hit adds, from 1 to [MaxRequests].
-	N int
-	// Sliding asks for [Count].Previous. A window of the bucket is then kept until the next one has ended.
-	Sliding bool
+	Bucket  string        // 1 to 512 bytes of UTF-8 without NUL, stored as they are: no raw credential or address
+	Window  time.Duration // the length of the bucket's windows: whole milliseconds, up to MaxWindow
+	N       int           // how much it adds, from 1 to MaxRequests
+	Sliding bool          // asks for Count.Previous; a window is then kept until the next one has ended
 }
 
 // A Count is the state of a bucket right after a hit was counted in it.
 type Count struct {
-	// Total is what the window has counted, this hit and all before it included.
-	Total int64
-	// Previous is what the window before has counted, if the hit is Sliding, and zero otherwise.
-	Previous int64
-	// Left is the time until the window ends: zero or more, and at most the window's length.
-	Left time.Duration
-	// Start is when the window started, by the store's clock. It names the window in a [Charge] and
-	// is not to be compared with this machine's clock.
-	Start time.Time
+	Total    int64         // what the window has counted, with this hit and all before it
+	Previous int64         // what the window before has counted, if the hit is Sliding
+	Left     time.Duration // until the window ends: from zero to its length
+	Start    time.Time     // when the window started, by the store's clock: its name in a Charge
 }
 
-// A Charge is a hit that was counted, as [Store.GiveBack] takes it off again.
+// A Charge is a hit that was counted, as [Store].GiveBack takes it off again.
 type Charge struct {
-	// Bucket is the bucket of the [Hit].
-	Bucket string
-	// Start is the start of the window that was charged, from the [Count].
-	Start time.Time
-	// N is how much to take off, from 1 to [MaxRequests].
-	N int
+	Bucket string    // that of the Hit
+	Start  time.Time // that of the Count
+	N      int       // how much to take off, from 1 to MaxRequests
 }
 
-// Errors that a [Store] returns, wrapped, and that [Decision].Err holds. None of them is a refusal:
-// each means that the store could not count.
+// Errors of a [Store], wrapped, also in [Decision].Err. None means that a request is over a limit.
 var (
-	// ErrUnavailable: the store could not be reached or refused to work.
-	ErrUnavailable = errors.New("ratelimit: store unavailable")
-	// ErrTimeout: the store did not answer in time, or the wait for a lock took too long.
-	ErrTimeout = errors.New("ratelimit: store timed out")
-	// ErrReadOnly: the store accepts no writes, as a Postgres standby does (SQLSTATE 25006). After a
-	// fail-over behind one address, connections to the former primary stay read-only until the pool
-	// is reset.
-	ErrReadOnly = errors.New("ratelimit: store is read-only")
-	// ErrNoTable: the table of the counters is missing; the migrations have not run.
-	ErrNoTable = errors.New("ratelimit: table is missing")
-	// ErrInvalidHit: a hit or its bucket breaks the rules of [Hit]. Nothing was counted.
-	ErrInvalidHit = errors.New("ratelimit: invalid hit")
+	ErrUnavailable = errors.New("ratelimit: store unavailable")  // it could not be reached or refused to work
+	ErrTimeout     = errors.New("ratelimit: store timed out")    // it did not answer in time, or a lock was held too long
+	ErrReadOnly    = errors.New("ratelimit: store is read-only") // as a Postgres standby is (SQLSTATE 25006)
+	ErrNoTable     = errors.New("ratelimit: table is missing")   // the migrations have not run
+	ErrInvalidHit  = errors.New("ratelimit: invalid hit")        // it breaks the rules of Hit; nothing was counted
 )
