@@ -96,7 +96,7 @@ func (c Config) validate() error {
 		wrong("Secret has %d bytes, want at least %d, or nil", n, minSecret)
 	}
 	if c.Deadline != 0 && c.Deadline < time.Millisecond {
-		wrong("Deadline is %v, want at least 1ms, or zero for 250ms", c.Deadline)
+		wrong("Deadline is %v, want at least 1ms, or zero for %v", c.Deadline, defaultDeadline)
 	}
 	if err := c.Headers.validate(); err != nil {
 		wrong("Headers %w", err)

@@ -24,7 +24,7 @@ func (p *passed) Value(key any) any {
 	return p.Context.Value(key)
 }
 
-// has tells whether the request has passed l.
+// has reports whether the request has passed l.
 func (p *passed) has(l *Limiter) bool {
 	for ; p != nil; p = p.outer {
 		if p.limiter == l {

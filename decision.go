@@ -90,13 +90,13 @@ func (r *Result) spent(c Count) int64 {
 	return c.Total
 }
 
-// givesBack tells whether a refused request is given back to its policies. One that is alone and counts requests in
+// givesBack reports whether a refused request is given back to its policies. One that is alone and counts requests in
 // fixed windows need not be: within the window none that comes later would be admitted.
 func givesBack(results []Result) bool {
 	return len(results) > 1 || len(results) == 1 && results[0].givesBack
 }
 
-// refuses tells whether the policy keeps the request from being served.
+// refuses reports whether the policy keeps the request from being served.
 func (r *Result) refuses() bool { return r.Outcome == Refused && !r.DryRun }
 
 // conclude makes the outcome of the whole from those of the results.

@@ -20,7 +20,7 @@ func Bucketer(secret Secret) func(prefix string, k Key) string { return newHashe
 // Bucket returns the bucket of a key that is not zero.
 func Bucket(secret Secret, prefix string, k Key) string { return Bucketer(secret)(prefix, k) }
 
-// Apart tells whether no two buckets of the requests share a shard of l's memory of refusals. Those that do are
+// Apart reports whether no two buckets of the requests share a shard of l's memory of refusals. Those that do are
 // taken for one another's when something is given back, by chance, since shards are.
 func (l *Limiter) Apart(requests ...*http.Request) bool {
 	buckets := make(map[*refusalShard]string)

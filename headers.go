@@ -68,14 +68,14 @@ func (h Headers) validate() error {
 // The names of the fields as the keys of an http.Header. They are assigned to directly, since
 // http.Header.Set would have to make the canonical form of "RateLimit" anew for each response.
 const (
-	fieldRateLimit       = "Ratelimit"
-	fieldPolicy          = "Ratelimit-Policy"
-	fieldDraft06Limit    = "Ratelimit-Limit"
-	fieldDraft06Left     = "Ratelimit-Remaining"
-	fieldDraft06Reset    = "Ratelimit-Reset"
-	fieldLegacyLimit     = "X-Ratelimit-Limit"
-	fieldLegacyRemaining = "X-Ratelimit-Remaining"
-	fieldLegacyReset     = "X-Ratelimit-Reset"
+	fieldRateLimit        = "Ratelimit"
+	fieldPolicy           = "Ratelimit-Policy"
+	fieldDraft06Limit     = "Ratelimit-Limit"
+	fieldDraft06Remaining = "Ratelimit-Remaining"
+	fieldDraft06Reset     = "Ratelimit-Reset"
+	fieldLegacyLimit      = "X-Ratelimit-Limit"
+	fieldLegacyRemaining  = "X-Ratelimit-Remaining"
+	fieldLegacyReset      = "X-Ratelimit-Reset"
 )
 
 // write sets the fields that describe d. It touches nothing if d has no result that was counted, or
@@ -108,7 +108,7 @@ func (h Headers) write(dst http.Header, d Decision, now func() time.Time) {
 		f.text = appendPoliciesDraft06(f.text, d.Results, tight)
 		f.end(fieldPolicy)
 		setInt(fieldDraft06Limit, int64(tight.Limit.Requests))
-		setInt(fieldDraft06Left, remaining(tight))
+		setInt(fieldDraft06Remaining, remaining(tight))
 		setInt(fieldDraft06Reset, ceilSeconds(tight.Reset))
 	}
 	if h&HeadersLegacy != 0 {
@@ -252,15 +252,15 @@ func appendQuoted(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// applied tells whether the policy had a say: it was counted, or need not be because another refused.
+// applied reports whether the policy had a say: it was counted, or need not be because another refused.
 func (r *Result) applied() bool { return (r.Counted || r.spared) && !r.DryRun }
 
 // remaining is what a client is told to have left, in the bounds of the limit whatever was counted:
 // the draft allows no negative number (draft-11, section 4.1.1).
 func remaining(r *Result) int64 { return int64(max(0, min(r.Remaining, r.Limit.Requests))) }
 
-// windowSeconds is the length of the window, at least 1 (draft-11, section 3.1.3).
-func windowSeconds(r *Result) int64 { return max(1, ceilSeconds(r.Limit.Window)) }
+// windowSeconds is the length of the window: never 0 (draft-11, section 3.1.3), as MinWindow is a second.
+func windowSeconds(r *Result) int64 { return ceilSeconds(r.Limit.Window) }
 
 // ceilSeconds is d in whole seconds, rounded up, and 0 if d is negative.
 func ceilSeconds(d time.Duration) int64 {

@@ -118,7 +118,7 @@ func (b *faultBed) checkLogs(t *testing.T, lasted time.Duration) {
 	}
 }
 
-// checkModes tells whether the fault was felt, and FailLocal was the limit of the process by itself.
+// checkModes reports whether the fault was felt, and FailLocal was the limit of the process by itself.
 func (b *faultBed) checkModes(t *testing.T, f fault) {
 	t.Helper()
 	for _, r := range b.replicas {

@@ -40,7 +40,7 @@ func (b bucket) row() string {
 // before is the window before.
 func (s span) before() span { return span{s.bucket, s.number - 1} }
 
-// expired tells whether nobody asks for the window any more, when so many have ended.
+// expired reports whether nobody asks for the window any more, when so many have ended.
 func (s span) expired(ended int64) bool {
 	return s.number < ended && !s.sliding || s.number < ended-1
 }
@@ -130,7 +130,7 @@ type charged struct {
 	gaveBack int // of the bucket before the store was asked
 }
 
-// givesBack tells whether what the policy refuses is given back even if it is alone.
+// givesBack reports whether what the policy refuses is given back even if it is alone.
 func (h charged) givesBack() bool { return h.Cost != nil || h.Sliding }
 
 // spent is how much of the limit is spent if so much is counted. Of the window before remains the part that is left
@@ -329,7 +329,7 @@ func (q *inquiry) fail(m *model, err error) {
 	}
 }
 
-// givesBack tells whether what is refused is given back.
+// givesBack reports whether what is refused is given back.
 func givesBack(hits []charged) bool { return len(hits) > 1 || len(hits) == 1 && hits[0].givesBack() }
 
 // decide is one policy's word on a count.

@@ -77,22 +77,21 @@ func (m *refusals) remember(bucket string, c Count, at time.Time, loweredBefore 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	bound := c.Total - (s.lowered.Load() - loweredBefore)
-	memory := refusalMemory
 	e := s.entries[bucket]
-	switch {
-	case e == nil:
-		e = &refusal{bucket: bucket}
-		s.addLocked(e)
-		fallthrough
-	case !e.start.Equal(c.Start): // first seen in this window
-		if several {
-			memory = unconfirmedMemory
-		}
-	case asked < e.until: // asked before the first answer of a burst was remembered: both are bounds
+	seen := e != nil && e.start.Equal(c.Start) // in this window, before
+	if seen && asked < e.until {               // before the first answer of a burst was remembered: both are bounds
 		if bound > e.total {
 			e.total, e.previous = bound, c.Previous
 		}
 		return
+	}
+	if e == nil {
+		e = &refusal{bucket: bucket}
+		s.addLocked(e)
+	}
+	memory := refusalMemory
+	if !seen && several {
+		memory = unconfirmedMemory
 	}
 	e.start, e.total, e.previous = c.Start, bound, c.Previous
 	e.until = asked + min(c.Left, memory)

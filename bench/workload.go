@@ -43,7 +43,7 @@ func workloads(callers, keys int) []workload {
 	}
 }
 
-// takes tells whether a system is measured in the workload. The bare upsert is no limiter: it is only there
+// takes reports whether a system is measured in the workload. The bare upsert is no limiter: it is only there
 // for a lone caller.
 func (w *workload) takes(s *system) bool {
 	if s.name == bareUpsert && w.name != "single" {
@@ -62,7 +62,7 @@ type run struct {
 	err      error // why it could not be opened
 }
 
-// has tells whether the system has the level of the workload.
+// has reports whether the system has the level of the workload.
 func (r *run) has() bool {
 	return r.workload.level == storeLevel || r.subject.middleware != nil
 }

@@ -16,10 +16,9 @@ type batch struct {
 	rows    []row
 	sliding bool           // whether any row is
 	calls   int            // how many callers wait for it
-	expect  int            // how many rows there may come to be
 	index   map[string]int // bucket to its place in rows, once there are more than fewRows
 	charges []charge
-	behind  *batch        // the batch in flight that it is known to meet
+	behind  *batch        // the batch in flight that it is known to conflict with
 	done    chan struct{} // closed when rows and err are final
 	err     error
 }
@@ -73,9 +72,9 @@ func (b *batch) wait(ctx context.Context) error {
 	}
 }
 
-// takes tells whether the hits fit in so many rows. Windows of two kinds in one bucket break the rules of
+// fits reports whether the hits fit in so many rows. Windows of two kinds in one bucket break the rules of
 // ratelimit.Store; they go in separate statements, so that whoever does so fails nobody else.
-func (b *batch) takes(hits []ratelimit.Hit, share int) bool {
+func (b *batch) fits(hits []ratelimit.Hit, share int) bool {
 	added := 0
 	for _, hit := range hits {
 		i := b.find(hit.Bucket)
@@ -113,7 +112,7 @@ func (b *batch) add(r row) int {
 	if b.index != nil {
 		b.index[r.bucket] = len(b.rows) - 1
 	} else if len(b.rows) > fewRows {
-		b.index = make(map[string]int, max(b.expect, 2*len(b.rows)))
+		b.index = make(map[string]int, max(cap(b.rows), 2*len(b.rows)))
 		for i := range b.rows {
 			b.index[b.rows[i].bucket] = i
 		}
@@ -121,8 +120,8 @@ func (b *batch) add(r row) int {
 	return len(b.rows) - 1
 }
 
-// meets tells whether the two must not be in flight at once. Only giving back to one bucket twice does no harm.
-func (b *batch) meets(other *batch) bool {
+// conflictsWith reports whether the two must not be in flight at once. Only giving back to one bucket twice does no harm.
+func (b *batch) conflictsWith(other *batch) bool {
 	return slices.ContainsFunc(b.rows, func(r row) bool { return other.find(r.bucket) >= 0 }) ||
 		slices.ContainsFunc(b.charges, func(c charge) bool { return other.find(c.Bucket) >= 0 }) ||
 		slices.ContainsFunc(other.charges, func(c charge) bool { return b.find(c.Bucket) >= 0 })

@@ -30,7 +30,7 @@ func (p *Postgres) Queued() int {
 	return n
 }
 
-// Flushing tells whether a statement is in flight, or about to be.
+// Flushing reports whether a statement is in flight, or about to be.
 func (p *Postgres) Flushing() bool {
 	p.queue.mu.Lock()
 	defer p.queue.mu.Unlock()

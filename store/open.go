@@ -141,7 +141,7 @@ func (p *Postgres) resetAfter(err error) {
 	p.own.Reset()
 }
 
-// isStale tells whether an error comes from a server that is not the one to ask any more: that is read-only,
+// isStale reports whether an error comes from a server that is not the one to ask any more: that is read-only,
 // going down, or gone.
 func isStale(err error) bool {
 	var pg *pgconn.PgError

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -40,17 +39,17 @@ type queue struct {
 	flush func(*batch) error
 	// lost is told why the charges of a batch were given up, which nobody waits for.
 	lost func(error)
-	// patience is how long a batch waits behind statements that run into their deadlines.
-	patience time.Duration
+	// maxWait is how long a batch waits behind statements that run into their deadlines.
+	maxWait time.Duration
 
-	mu       sync.Mutex
-	waiting  []*batch // in the order they go; only the last one takes further hits
-	inFlight []*batch
-	rows     int   // of all batches, those in flight and those that wait
-	expect   int   // how many rows the batch had that went last
-	flushers int   // who has a batch in flight, or gathers the next
-	trying   bool  // whether one batch tries a database that has failed, and no other may go
-	closed   error // why nothing may wait at the moment, or nil
+	mu        sync.Mutex
+	waiting   []*batch // in the order they go; only the last one takes further hits
+	inFlight  []*batch
+	rows      int   // of all batches, those in flight and those that wait
+	expect    int   // how many rows the batch had that went last
+	flushers  int   // who has a batch in flight, or gathers the next
+	probing   bool  // whether one batch tries a database that has failed, and no other may go
+	rejecting error // why nothing may wait at the moment, or nil
 }
 
 // join adds hits to the batch that goes next and appends a place for each to places. If nothing is in flight, a
@@ -88,7 +87,7 @@ func (q *queue) join(hits []ratelimit.Hit, places []place, mayLead bool) (_ *bat
 func (q *queue) lead(b *batch) {
 	q.send(b)
 	q.mu.Lock()
-	q.landLocked(b)
+	q.removeLocked(b)
 	q.flushers--
 	q.unlockAndFlush()
 }
@@ -109,17 +108,16 @@ func (q *queue) giveBack(charges []charge) error {
 // openLocked returns the batch that goes next, a new one if the last cannot take the hits. It is an error
 // if too many are waiting already, or nothing may.
 func (q *queue) openLocked(hits []ratelimit.Hit) (*batch, error) {
-	if q.closed != nil {
-		return nil, q.closed
+	if q.rejecting != nil {
+		return nil, q.rejecting
 	}
-	if n := len(q.waiting); n > 0 && q.waiting[n-1].takes(hits, q.shareLocked()) {
+	if n := len(q.waiting); n > 0 && q.waiting[n-1].fits(hits, q.shareLocked()) {
 		return q.waiting[n-1], nil
 	}
 	if len(q.waiting) >= maxWaiting {
 		return nil, fmt.Errorf("%w: %d statements are waiting for the database already", ratelimit.ErrUnavailable, maxWaiting)
 	}
-	b := &batch{born: time.Now(), done: make(chan struct{}), expect: q.expect}
-	b.rows = make([]row, 0, b.expect)
+	b := &batch{born: time.Now(), done: make(chan struct{}), rows: make([]row, 0, q.expect)}
 	q.waiting = append(q.waiting, b)
 	return b, nil
 }
@@ -151,7 +149,7 @@ func (q *queue) moreLocked() *batch {
 
 // takeLocked takes the batch that goes next and puts it in flight, if there is one and it may go.
 func (q *queue) takeLocked() *batch {
-	if len(q.waiting) == 0 || len(q.inFlight) == maxInFlight || q.trying {
+	if len(q.waiting) == 0 || len(q.inFlight) == maxInFlight || q.probing {
 		return nil
 	}
 	b := q.waiting[0]
@@ -159,7 +157,7 @@ func (q *queue) takeLocked() *batch {
 		return nil
 	}
 	for _, other := range q.inFlight {
-		if b.behind == other || b.meets(other) {
+		if b.behind == other || b.conflictsWith(other) {
 			b.behind = other // it does not change: a batch only gains rows
 			return nil
 		}
@@ -189,8 +187,8 @@ func (q *queue) dropLocked(drop func(*batch) bool) (dropped []*batch) {
 	return dropped
 }
 
-// landLocked takes a batch that has been flushed off those in flight.
-func (q *queue) landLocked(b *batch) {
+// removeLocked takes a batch that has been flushed off those in flight.
+func (q *queue) removeLocked(b *batch) {
 	q.rows -= len(b.rows)
 	q.inFlight = slices.DeleteFunc(q.inFlight, func(other *batch) bool { return other == b })
 }
@@ -200,7 +198,7 @@ func (q *queue) run(b *batch) {
 	for b != nil {
 		q.send(b)
 		q.mu.Lock()
-		q.landLocked(b)
+		q.removeLocked(b)
 		q.mu.Unlock()
 		q.gather(b.calls)
 		q.mu.Lock()
@@ -251,24 +249,24 @@ func (q *queue) send(b *batch) {
 // deadline: a database that does not answer would only let each batch in turn do the same.
 func (q *queue) fail(err error) {
 	q.mu.Lock()
-	old := q.dropLocked(func(b *batch) bool { return time.Since(b.born) >= q.patience })
+	old := q.dropLocked(func(b *batch) bool { return time.Since(b.born) >= q.maxWait })
 	q.mu.Unlock()
 	q.giveUp(old, fmt.Errorf("%w (and this was not sent, behind it)", err))
 }
 
-// try lets a batch in flight try a database that has failed with err. Until over is called no other goes, and
+// probe lets a batch in flight try a database that has failed with err. Until over is called no other goes, and
 // nothing waits behind it for longer than d: what has come by then is given up with err, and what comes
 // later is refused with it at once.
-func (q *queue) try(d time.Duration, err error) (over func()) {
+func (q *queue) probe(d time.Duration, err error) (over func()) {
 	q.mu.Lock()
-	q.trying = true
+	q.probing = true
 	q.mu.Unlock()
 	isOver := false
 	timer := time.AfterFunc(d, func() {
 		q.mu.Lock()
 		var old []*batch
 		if !isOver {
-			q.closed = err
+			q.rejecting = err
 			old = q.dropLocked(func(*batch) bool { return true })
 		}
 		q.mu.Unlock()
@@ -278,7 +276,7 @@ func (q *queue) try(d time.Duration, err error) (over func()) {
 		timer.Stop()
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		isOver, q.trying, q.closed = true, false, nil
+		isOver, q.probing, q.rejecting = true, false, nil
 	}
 }
 
@@ -291,15 +289,4 @@ func (q *queue) giveUp(batches []*batch, err error) {
 			q.lost(err)
 		}
 	}
-}
-
-// recovered is f with a panic made an error. The goroutines of a store are not those of requests,
-// where net/http catches the panic of a hook, a logger or a driver; here it would end the process.
-func recovered(f func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("%w: panic: %v\n%s", ratelimit.ErrUnavailable, v, debug.Stack())
-		}
-	}()
-	return f()
 }

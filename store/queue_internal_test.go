@@ -24,7 +24,7 @@ func BenchmarkBatch(b *testing.B) {
 			for i := range hits {
 				hits[i] = ratelimit.Hit{Bucket: fmt.Sprintf("bench/1h:ip:%064x", i%buckets), Window: time.Hour, N: 1}
 			}
-			q := queue{trying: true} // so that nothing is sent
+			q := queue{probing: true} // so that nothing is sent
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
@@ -61,9 +61,9 @@ func TestQueueGivesUpTheOld(t *testing.T) {
 				answers := make(chan error)
 				var lost error
 				q := &queue{
-					patience: time.Second,
-					flush:    func(*batch) error { return <-answers },
-					lost:     func(err error) { lost = err },
+					maxWait: time.Second,
+					flush:   func(*batch) error { return <-answers },
+					lost:    func(err error) { lost = err },
 				}
 				join := func() *batch {
 					b, _, _, err := q.join([]ratelimit.Hit{{Bucket: "a", Window: time.Hour, N: 1}}, nil, false)
@@ -111,7 +111,7 @@ func TestBatchTakes(t *testing.T) {
 		{ratelimit.Hit{Bucket: "b", Window: time.Minute, N: 2}, 1, false},
 		{ratelimit.Hit{Bucket: "b", Window: time.Minute, N: 2}, 2, true},
 	} {
-		if got := b.takes([]ratelimit.Hit{test.hit}, test.share); got != test.want {
+		if got := b.fits([]ratelimit.Hit{test.hit}, test.share); got != test.want {
 			t.Errorf("%+v in %d rows: %v, want %v", test.hit, test.share, got, test.want)
 		}
 	}

@@ -1,20 +1,9 @@
 package store
 
 import (
-	"cmp"
-	"context"
-	"errors"
-	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
-
-	"github.com/krow/ratelimit"
 )
 
 // statements are the texts that a store sends, made once. Each is a transaction of its own.
@@ -68,11 +57,13 @@ func newStatements(table string, timeout time.Duration, synchronousCommit bool) 
 				AND p.window_start = r.window_start - date_part('epoch', r.expires_at - r.window_start) * 5e5::float8 * interval '1 microsecond'
 		), 0)::bigint`
 
+	const start = `date_bin(hit.micros::float8 * interval '1 microsecond', statement_timestamp(), timestamptz 'epoch')`
+
 	settingsFor := func(timeout time.Duration) string {
 		return strings.ReplaceAll(settings, "{lockTimeout}", lockTimeout(timeout))
 	}
 	text := strings.NewReplacer("{table}", table, "{settings}", settingsFor(timeout),
-		"{giveBackSettings}", settingsFor(giveBackTimeout(timeout)), "{sweepSettings}", sweepSettings, "{answer}", answer,
+		"{giveBackSettings}", settingsFor(giveBackTimeout(timeout)), "{sweepSettings}", sweepSettings, "{start}", start, "{answer}", answer,
 		"{answerSliding}", strings.ReplaceAll(answer+previous, "{table}", table))
 	return statements{
 		// One bucket has a text of its own, since VALUES is cheaper than unnest and its plan. The
@@ -93,9 +84,9 @@ func newStatements(table string, timeout time.Duration, synchronousCommit bool) 
 		countMany: text.Replace(`
 		INSERT INTO {table} AS r (bucket, window_start, count, expires_at)
 		SELECT hit.bucket,
-			date_bin(hit.micros::float8 * interval '1 microsecond', statement_timestamp(), timestamptz 'epoch'),
+			{start},
 			LEAST(hit.n, 2147483647)::integer,
-			date_bin(hit.micros::float8 * interval '1 microsecond', statement_timestamp(), timestamptz 'epoch') + hit.micros::float8 * interval '1 microsecond'
+			{start} + hit.micros::float8 * interval '1 microsecond'
 		FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS hit (bucket, micros, n)
 		WHERE (SELECT {settings}) IS NOT NULL{answer}`),
 
@@ -103,9 +94,9 @@ func newStatements(table string, timeout time.Duration, synchronousCommit bool) 
 		countSliding: text.Replace(`
 		INSERT INTO {table} AS r (bucket, window_start, count, expires_at)
 		SELECT hit.bucket,
-			date_bin(hit.micros::float8 * interval '1 microsecond', statement_timestamp(), timestamptz 'epoch'),
+			{start},
 			LEAST(hit.n, 2147483647)::integer,
-			date_bin(hit.micros::float8 * interval '1 microsecond', statement_timestamp(), timestamptz 'epoch') + hit.life::float8 * interval '1 microsecond'
+			{start} + hit.life::float8 * interval '1 microsecond'
 		FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[]) AS hit (bucket, micros, n, life)
 		WHERE (SELECT {settings}) IS NOT NULL{answerSliding}`),
 
@@ -132,7 +123,7 @@ func newStatements(table string, timeout time.Duration, synchronousCommit bool) 
 			(date_part('epoch', w.start + w.size - clock_timestamp()) * 1e6::float8)::bigint
 		FROM (
 			SELECT hit.bucket, hit.place, hit.micros::float8 * interval '1 microsecond' AS size,
-				date_bin(hit.micros::float8 * interval '1 microsecond', statement_timestamp(), timestamptz 'epoch') AS start
+				{start} AS start
 			FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS hit (bucket, micros, place)
 		) AS w
 		LEFT JOIN {table} AS r ON r.bucket = w.bucket AND r.window_start = w.start
@@ -160,108 +151,6 @@ func newStatements(table string, timeout time.Duration, synchronousCommit bool) 
 	}
 }
 
-// count sends a batch and fills in the answers of its rows.
-func (p *Postgres) count(ctx context.Context, b *batch) error {
-	err := p.retry(ctx, func() error { return p.countOnce(ctx, b) })
-	if err != nil {
-		return p.describe(err, fmt.Sprintf("counting (buckets: %d)", len(b.rows)))
-	}
-	return nil
-}
-
-func (p *Postgres) countOnce(ctx context.Context, b *batch) error {
-	rows, order, err := p.queryCounts(ctx, b)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-
-	var bucket pgtype.DriverBytes
-	var total, start, left, previous int64
-	into := []any{&bucket, &total, &start, &left}
-	if b.sliding {
-		into = append(into, &previous)
-	}
-	for k := 0; rows.Next(); k++ {
-		if err := rows.Scan(into...); err != nil {
-			return err
-		}
-		// Rows come back in the order they were sent, unless one is missing. The bucket decides.
-		if k >= len(order) || b.rows[order[k]].bucket != string(bucket) {
-			if k = slices.IndexFunc(order, func(i int) bool { return b.rows[i].bucket == string(bucket) }); k < 0 {
-				return errors.New("a bucket came back that was not sent")
-			}
-		}
-		row := &b.rows[order[k]]
-		row.count = ratelimit.Count{
-			Total: total,
-			Left:  min(max(time.Duration(left)*time.Microsecond-(row.life()-row.window), 0), row.window),
-			Start: time.UnixMicro(start),
-		}
-		if row.sliding {
-			row.count.Previous = previous
-		}
-	}
-	return rows.Err()
-}
-
-// queryCounts sends a batch and returns the order in which its rows went.
-func (p *Postgres) queryCounts(ctx context.Context, b *batch) (_ pgx.Rows, order []int, err error) {
-	order = make([]int, len(b.rows))
-	for i := range order {
-		order[i] = i
-		b.rows[i].count = ratelimit.Count{} // an attempt that was rolled back may have left one
-	}
-	if len(b.rows) == 1 && !b.sliding {
-		r := &b.rows[0]
-		rows, err := p.db.Query(ctx, p.sql.countOne, p.args(r.bucket, r.window.Microseconds(), r.n)...)
-		return rows, order, err
-	}
-	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(b.rows[i].bucket, b.rows[j].bucket) })
-	buckets := make([]string, len(order))
-	windows := make([]int64, len(order))
-	ns := make([]int64, len(order))
-	for k, i := range order {
-		r := &b.rows[i]
-		buckets[k], windows[k], ns[k] = r.bucket, r.window.Microseconds(), r.n
-	}
-	if !b.sliding {
-		rows, err := p.db.Query(ctx, p.sql.countMany, p.args(buckets, windows, ns)...)
-		return rows, order, err
-	}
-	lives := make([]int64, len(order))
-	for k, i := range order {
-		lives[k] = b.rows[i].life().Microseconds()
-	}
-	rows, err := p.db.Query(ctx, p.sql.countSliding, p.args(buckets, windows, ns, lives)...)
-	return rows, order, err
-}
-
-// giveBack sends charges, those of one window added up, since an update touches a row once.
-func (p *Postgres) giveBack(ctx context.Context, charges []charge) error {
-	type window struct {
-		bucket string
-		start  int64
-	}
-	sums := make(map[window]int64, len(charges))
-	for _, c := range charges {
-		sums[window{c.Bucket, c.Start.UnixMicro()}] += int64(c.N)
-	}
-	var buckets []string
-	var starts, ns []int64
-	for w, n := range sums {
-		buckets, starts, ns = append(buckets, w.bucket), append(starts, w.start), append(ns, n)
-	}
-	err := p.retry(ctx, func() error {
-		_, err := p.db.Exec(ctx, p.sql.giveBack, p.args(buckets, starts, ns)...)
-		return err
-	})
-	if err != nil {
-		return p.describe(err, fmt.Sprintf("giving back (buckets: %d)", len(sums)))
-	}
-	return nil
-}
-
 // lockTimeout makes Postgres give up a wait for a row before the timeout of the statement: it then answers
 // 55P03 and the connection lives, while pgx closes one whose context has ended, which counts as a failure of
 // the database. It bounds a single wait, and a statement that is not the first in line for a row waits twice:
@@ -278,43 +167,4 @@ func (p *Postgres) args(args ...any) []any {
 		return args
 	}
 	return append([]any{p.config.QueryExecMode}, args...)
-}
-
-// retry repeats f while Postgres guarantees that it did nothing: after a serialization failure, under a
-// role whose default isolation is that strict, and after a deadlock, which only others' statements
-// can cause. A lost connection is not retried: nobody knows what was counted.
-func (p *Postgres) retry(ctx context.Context, f func() error) error {
-	for {
-		err := f()
-		p.resetAfter(err)
-		if err == nil || ctx.Err() != nil || !hasCode(err, "40001", "40P01") {
-			return err
-		}
-	}
-}
-
-// describe says what was being done when err came, and which of package ratelimit's errors it is.
-func (p *Postgres) describe(err error, doing string) error {
-	kind, advice := ratelimit.ErrUnavailable, ""
-	switch {
-	case hasCode(err, "42P01", "3F000"): // undefined_table, invalid_schema_name
-		kind = ratelimit.ErrNoTable
-		advice = ": run the migrations, with migrations.Up or a migration tool, for the schema of that name"
-	case hasCode(err, "42501"): // insufficient_privilege
-		advice = ": grant USAGE on the schema, and SELECT, INSERT, UPDATE and DELETE on the table"
-	case hasCode(err, "26000", "42P05"): // invalid_sql_statement_name, duplicate_prepared_statement
-		advice = ": behind this pooler, set PostgresConfig.QueryExecMode to pgx.QueryExecModeExec"
-	case hasCode(err, "25006"), // read_only_sql_transaction
-		errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrStandbyConnection):
-		kind = ratelimit.ErrReadOnly
-	case hasCode(err, "55P03", "57014"), // lock_not_available, query_canceled
-		errors.Is(err, context.DeadlineExceeded):
-		kind = ratelimit.ErrTimeout
-	}
-	return fmt.Errorf("%w: %s in %s%s: %w", kind, doing, p.table, advice, err)
-}
-
-func hasCode(err error, codes ...string) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && slices.Contains(codes, pg.Code)
 }

@@ -153,7 +153,7 @@ func (f *faults) end(name string, took time.Duration) {
 	f.longest = max(f.longest, took)
 }
 
-// during tells whether a request that began then, and ends now, has met a fault.
+// during reports whether a request that began then, and ends now, has met a fault.
 func (f *faults) during(began time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -178,7 +178,7 @@ func (f *faults) crashes(from, to time.Time) int {
 	return n
 }
 
-// counted tells whether every store has counted something that began after a moment.
+// counted reports whether every store has counted something that began after a moment.
 func (s *soak) counted(after time.Time) bool {
 	for _, i := range s.instances {
 		for _, w := range i.stores {

@@ -161,7 +161,7 @@ func (l *ledger) settle(now time.Time, faults *faults) {
 	}
 }
 
-// troubledLocked tells whether the store has failed between two moments, in whole seconds.
+// troubledLocked reports whether the store has failed between two moments, in whole seconds.
 func (l *ledger) troubledLocked(from, to time.Time) bool {
 	for at := from.Unix(); at < to.Unix(); at++ {
 		if _, ok := l.troubled[at]; ok {

@@ -33,7 +33,7 @@ type route struct {
 	policies []ratelimit.Policy
 	// strict routes count in the store that waits for the disk, and all their policies are FailClosed.
 	strict bool
-	// invented tells whether clients come with keys that nobody has seen before: where windows are
+	// invented reports whether clients come with keys that nobody has seen before: where windows are
 	// short, or their rows would not become level within a short run.
 	invented bool
 }
