@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -45,6 +46,11 @@ func (r *row) life() time.Duration {
 	return r.window
 }
 
+// left returns how long the window still lasts, of so many microseconds until the row expires.
+func (r *row) left(micros int64) time.Duration {
+	return min(max(time.Duration(micros)*time.Microsecond-(r.life()-r.window), 0), r.window)
+}
+
 // A charge is what is given back, and how often that was tried.
 type charge struct {
 	ratelimit.Charge
@@ -55,6 +61,16 @@ type charge struct {
 type place struct {
 	row int
 	sum int64 // the hit and all before it in its row
+}
+
+// sorted returns the places of the rows in the order of their buckets, in which they are to be locked.
+func (b *batch) sorted() []int {
+	order := make([]int, len(b.rows))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(b.rows[i].bucket, b.rows[j].bucket) })
+	return order
 }
 
 // wait returns when the batch has been flushed, or an error when ctx ends before.

@@ -35,6 +35,11 @@ type PostgresConfig struct {
 	// it is. Defaults to the pool's own mode.
 	QueryExecMode pgx.QueryExecMode
 
+	// Routed sends a statement for each bucket, all of them in one round trip, where an engine that spreads the table
+	// over nodes needs that to know which to ask: Citus, for instance. Postgres alone counts many buckets some
+	// times slower so. The pool must be a [Batcher], and its own query mode holds. Defaults to off.
+	Routed bool
+
 	// SynchronousCommit makes each statement wait until its counts are on disk, and with its synchronous
 	// replicas, if the database is set up so. Without it a crash of the database or a fail-over may lose
 	// the counts of the last moments, and a decision waits for neither a disk nor a replica. See
@@ -86,6 +91,9 @@ func (c PostgresConfig) validate() error {
 	}
 	if c.QueryExecMode < 0 || c.QueryExecMode > pgx.QueryExecModeSimpleProtocol {
 		errs = append(errs, fmt.Errorf("ratelimit: PostgresConfig.QueryExecMode is %d, want one of pgx's constants, or zero for the pool's own", c.QueryExecMode))
+	}
+	if c.Routed && c.QueryExecMode != 0 {
+		errs = append(errs, fmt.Errorf("ratelimit: PostgresConfig.QueryExecMode is %v and Routed is set, want the mode to be the pool's", c.QueryExecMode))
 	}
 	return errors.Join(errs...)
 }

@@ -30,17 +30,30 @@ func TestMemoryConforms(t *testing.T) {
 	})
 }
 
+// A routed store has the mode of its pool.
+func TestRoutedPostgresConforms(t *testing.T) {
+	t.Parallel()
+	url := testdb.New(t)
+	for name, mode := range queryModes() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := testdb.Pool(t, url, func(c *pgxpool.Config) {
+				if mode != 0 {
+					c.ConnConfig.DefaultQueryExecMode = mode
+				}
+			})
+			storetest.Run(t, func(t *testing.T) storetest.Subject { return postgres(t, pool, store.PostgresConfig{Routed: true}) })
+		})
+	}
+}
+
 func TestPostgresConforms(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]store.PostgresConfig{
-		"default":            {},
-		"cache statement":    {QueryExecMode: pgx.QueryExecModeCacheStatement},
-		"cache describe":     {QueryExecMode: pgx.QueryExecModeCacheDescribe},
-		"describe exec":      {QueryExecMode: pgx.QueryExecModeDescribeExec},
-		"exec":               {QueryExecMode: pgx.QueryExecModeExec},
-		"simple protocol":    {QueryExecMode: pgx.QueryExecModeSimpleProtocol},
-		"synchronous commit": {SynchronousCommit: true},
-	} {
+	configs := map[string]store.PostgresConfig{"synchronous commit": {SynchronousCommit: true}}
+	for name, mode := range queryModes() {
+		configs[name] = store.PostgresConfig{QueryExecMode: mode}
+	}
+	for name, config := range configs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := testdb.Pool(t, testdb.New(t))

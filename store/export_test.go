@@ -11,7 +11,8 @@ func NewMemoryAt(now func() time.Time) *Memory {
 
 // Texts returns the statements that p sends, by what they are for.
 func (p *Postgres) Texts() (countOne, countMany, countSliding, sweep string) {
-	return p.sql.countOne, p.sql.countMany, p.sql.countSliding, p.sql.sweep
+	sql := p.sender.(*arrays).sql
+	return sql.countOne, sql.countMany, sql.countSliding, sql.sweep
 }
 
 // Pool returns the pool that p uses.

@@ -1,8 +1,6 @@
 package store
 
 import (
-	"context"
-	"fmt"
 	"time"
 
 	"github.com/krow/ratelimit"
@@ -64,29 +62,4 @@ func (p *Postgres) notGivenBack(err error) {
 		p.log.Error("ratelimit: not given back", err)
 		return nil
 	})
-}
-
-// giveBack sends charges, those of one window added up, since an update touches a row once.
-func (p *Postgres) giveBack(ctx context.Context, charges []charge) error {
-	type window struct {
-		bucket string
-		start  int64
-	}
-	sums := make(map[window]int64, len(charges))
-	for _, c := range charges {
-		sums[window{c.Bucket, c.Start.UnixMicro()}] += int64(c.N)
-	}
-	var buckets []string
-	var starts, ns []int64
-	for w, n := range sums {
-		buckets, starts, ns = append(buckets, w.bucket), append(starts, w.start), append(ns, n)
-	}
-	err := p.retry(ctx, func() error {
-		_, err := p.db.Exec(ctx, p.sql.giveBack, p.args(buckets, starts, ns)...)
-		return err
-	})
-	if err != nil {
-		return p.describe(err, fmt.Sprintf("giving back (buckets: %d)", len(sums)))
-	}
-	return nil
 }

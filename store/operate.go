@@ -3,9 +3,6 @@ package store
 import (
 	"context"
 	"fmt"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/krow/ratelimit"
 )
@@ -18,22 +15,9 @@ func (p *Postgres) Get(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.C
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	buckets, windows := make([]string, len(hits)), make([]int64, len(hits))
-	for i, hit := range hits {
-		buckets[i], windows[i] = hit.Bucket, hit.Window.Microseconds()
-	}
 	var counts []ratelimit.Count
-	err := p.retry(ctx, func() error {
-		rows, err := p.db.Query(ctx, p.sql.get, p.args(buckets, windows)...)
-		if err != nil {
-			return err
-		}
-		counts, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c ratelimit.Count, err error) {
-			var start, left int64
-			err = row.Scan(&c.Total, &c.Previous, &start, &left)
-			c.Start, c.Left = time.UnixMicro(start), max(time.Duration(left)*time.Microsecond, 0)
-			return c, err
-		})
+	err := p.retry(ctx, func() (err error) {
+		counts, err = p.sender.get(ctx, hits)
 		return err
 	})
 	if err == nil && len(counts) != len(hits) {
@@ -58,10 +42,7 @@ func (p *Postgres) Reset(ctx context.Context, buckets []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
-	err := p.retry(ctx, func() error {
-		_, err := p.db.Exec(ctx, p.sql.reset, p.args(buckets)...)
-		return err
-	})
+	err := p.retry(ctx, func() error { return p.sender.reset(ctx, buckets) })
 	if err != nil {
 		return p.describe(err, fmt.Sprintf("resetting (buckets: %d)", len(buckets)))
 	}

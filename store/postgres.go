@@ -41,7 +41,7 @@ type Postgres struct {
 	db       DB
 	config   PostgresConfig
 	table    string // qualified and quoted
-	sql      statements
+	sender   sender
 	punctual bool // whether a call of db returns when its context ends
 	queue    queue
 	breaker  *breaker
@@ -68,7 +68,7 @@ var _ ratelimit.Store = (*Postgres)(nil)
 // Handles that are not pools are refused, since a count must not depend on the fate of somebody
 // else's transaction. Every mistake in the configuration is reported at once.
 func NewPostgres(db DB, config PostgresConfig) (*Postgres, error) {
-	if err := errors.Join(checkPool(db), config.validate()); err != nil {
+	if err := errors.Join(checkPool(db, config.Routed), config.validate()); err != nil {
 		return nil, err
 	}
 	config = config.withDefaults()
@@ -82,7 +82,11 @@ func NewPostgres(db DB, config PostgresConfig) (*Postgres, error) {
 		started:  time.Now(),
 	}
 	p.sweeps, p.endSweeps = context.WithCancel(context.Background())
-	p.sql = newStatements(p.table, config.Timeout, config.SynchronousCommit)
+	if config.Routed {
+		p.sender = &routed{db.(Batcher), newRoutedStatements(p.table, config.Timeout, config.SynchronousCommit)}
+	} else {
+		p.sender = &arrays{db, config.QueryExecMode, newStatements(p.table, config.Timeout, config.SynchronousCommit)}
+	}
 	p.queue.flush, p.queue.lost, p.queue.maxWait = p.flush, p.notGivenBack, config.Timeout
 	// The first sweep is due at any moment within the interval: processes that live shorter than it
 	// sweep too, and those that start together do not sweep together.
@@ -91,7 +95,7 @@ func NewPostgres(db DB, config PostgresConfig) (*Postgres, error) {
 }
 
 // checkPool refuses what has the methods of a pool and is none.
-func checkPool(db DB) error {
+func checkPool(db DB, routed bool) error {
 	if db == nil {
 		return errors.New("ratelimit: NewPostgres: db is nil, want a pool such as *pgxpool.Pool")
 	}
@@ -103,6 +107,9 @@ func checkPool(db DB) error {
 		return fmt.Errorf("ratelimit: NewPostgres: db is a transaction (%T), want a pool", db)
 	case *pgx.Conn, *pgxpool.Conn:
 		return fmt.Errorf("ratelimit: NewPostgres: db is a single connection (%T), which is not safe for concurrent use, want a pool", db)
+	}
+	if _, ok := db.(Batcher); routed && !ok {
+		return fmt.Errorf("ratelimit: NewPostgres: db (%T) has no method SendBatch, which PostgresConfig.Routed needs", db)
 	}
 	return nil
 }

@@ -159,12 +159,3 @@ func lockTimeout(timeout time.Duration) string {
 	ms := max((timeout * 2 / 5).Milliseconds(), 1) // 0 would be no timeout
 	return strconv.FormatInt(ms, 10) + "ms"
 }
-
-// args puts the query mode, if the store has one of its own, in front of a statement's arguments, where
-// pgx takes it from.
-func (p *Postgres) args(args ...any) []any {
-	if p.config.QueryExecMode == 0 {
-		return args
-	}
-	return append([]any{p.config.QueryExecMode}, args...)
-}

@@ -81,9 +81,8 @@ func (p *Postgres) sweepGently() error {
 
 func (p *Postgres) deleteExpired(ctx context.Context) (deleted int64, err error) {
 	grace := p.config.Timeout + sweepGrace
-	err = p.retry(ctx, func() error {
-		tag, err := p.db.Exec(ctx, p.sql.sweep, p.args(grace.Microseconds(), int64(maxSwept))...)
-		deleted = tag.RowsAffected()
+	err = p.retry(ctx, func() (err error) {
+		deleted, err = p.sender.sweep(ctx, grace, maxSwept)
 		return err
 	})
 	if err != nil {
