@@ -1,18 +1,5 @@
-// Package otelratelimit reports what package ratelimit does to OpenTelemetry: metrics of decisions, statements,
-// sweeps and the breaker, and attributes on the span of each request. [Metrics] has one method for each hook:
-//
-//	metrics, err := otelratelimit.New(otelratelimit.Config{})
-//	…
-//	counters, err := store.NewPostgres(pool, store.PostgresConfig{
-//		OnFlush:   metrics.OnFlush,
-//		OnSweep:   metrics.OnSweep,
-//		OnBreaker: metrics.OnBreaker,
-//	})
-//	…
-//	limiter, err := ratelimit.New(counters, ratelimit.Config{
-//		Policies:   policies,
-//		OnDecision: metrics.OnDecision,
-//	})
+// Package otelratelimit tells OpenTelemetry what package ratelimit does: metrics of decisions, statements, sweeps and the
+// breaker, and attributes on the span of each request. [Metrics] has one method for each hook of [ratelimit.Config] and [store.PostgresConfig].
 //
 // # Metrics
 //

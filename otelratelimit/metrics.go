@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"go.opentelemetry.io/otel"
@@ -53,7 +52,6 @@ type Metrics struct {
 
 	// policies has what is told of each policy. It is replaced by a larger one when a new name comes.
 	policies atomic.Pointer[map[string]*policySets]
-	mu       sync.Mutex // of whoever replaces it
 }
 
 // A set is one set of attributes, as the two kinds of instruments take it.
@@ -165,20 +163,15 @@ func (m *Metrics) OnBreaker(open bool) {
 
 // policy returns the sets of a result's policy.
 func (m *Metrics) policy(r *ratelimit.Result) *policySets {
-	if p := (*m.policies.Load())[r.Policy]; p != nil {
-		return p
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	known := *m.policies.Load()
-	if p := known[r.Policy]; p != nil {
+	known := m.policies.Load()
+	if p := (*known)[r.Policy]; p != nil {
 		return p
 	}
 	p := m.newPolicySets(r.Policy)
-	more := make(map[string]*policySets, len(known)+1)
-	maps.Copy(more, known)
+	more := make(map[string]*policySets, len(*known)+1)
+	maps.Copy(more, *known)
 	more[r.Policy] = p
-	m.policies.Store(&more)
+	m.policies.CompareAndSwap(known, &more) // if another was faster, the next request makes them again
 	// As in begin: the first refusal is to show as an increase.
 	m.decisions.Add(context.Background(), 0, p.of(&ratelimit.Result{Outcome: ratelimit.Refused, Counted: true, DryRun: r.DryRun})...)
 	return p
