@@ -1,5 +1,6 @@
 // Package otelratelimit tells OpenTelemetry what package ratelimit does: metrics of decisions, statements, sweeps and the
-// breaker, and attributes on the span of each request. [Metrics] has one method for each hook of [ratelimit.Config] and [store.PostgresConfig].
+// breaker, and attributes on the span of each request. [Metrics] has one method for each hook of [ratelimit.Config]
+// and [store.PostgresConfig].
 //
 // # Metrics
 //
