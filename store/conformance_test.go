@@ -49,11 +49,9 @@ func TestRoutedPostgresConforms(t *testing.T) {
 
 func TestPostgresConforms(t *testing.T) {
 	t.Parallel()
-	configs := map[string]store.PostgresConfig{"synchronous commit": {SynchronousCommit: true}}
-	for name, mode := range queryModes() {
-		configs[name] = store.PostgresConfig{QueryExecMode: mode}
-	}
-	for name, config := range configs {
+	all := configs()
+	all["synchronous commit"] = store.PostgresConfig{SynchronousCommit: true}
+	for name, config := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pool := testdb.Pool(t, testdb.New(t))

@@ -19,13 +19,18 @@ import (
 // still there. Nothing of it is owed to an error that was got over (GO-14; rows 10 and P1).
 func TestExactAcrossStores(t *testing.T) {
 	t.Parallel()
-	const rounds, callers, limit = 200, 500, 50
+	t.Run("arrays", func(t *testing.T) { t.Parallel(); testExactAcrossStores(t, 200, store.PostgresConfig{}) })
+	t.Run("routed", func(t *testing.T) { t.Parallel(); testExactAcrossStores(t, 50, store.PostgresConfig{Routed: true}) })
+}
+
+func testExactAcrossStores(t *testing.T, rounds int, config store.PostgresConfig) {
+	const callers, limit = 500, 50
 
 	url := testdb.New(t)
 	var stores []*store.Postgres
 	pools := pools(t, url, 3)
 	for _, pool := range pools {
-		stores = append(stores, newStore(t, pool, store.PostgresConfig{}))
+		stores = append(stores, newStore(t, pool, config))
 	}
 
 	// Half of the buckets have been over the limit in the window before.
@@ -73,7 +78,7 @@ func TestExactAcrossStores(t *testing.T) {
 	// Every statement is a transaction, and an ERROR in the server's log would be a rollback.
 	type transactions struct{ Committed, RolledBack bool }
 	s := statistics[[]int64](t, url, `SELECT ARRAY[xact_commit, xact_rollback] FROM pg_stat_database WHERE datname = current_database()`, pools...)
-	if diff := cmp.Diff(transactions{true, false}, transactions{s[0] >= rounds, s[1] > 0}); diff != "" {
+	if diff := cmp.Diff(transactions{true, false}, transactions{s[0] >= int64(rounds), s[1] > 0}); diff != "" {
 		t.Errorf("transactions are %v (-want +got):\n%s", s, diff)
 	}
 }

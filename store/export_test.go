@@ -15,6 +15,12 @@ func (p *Postgres) Texts() (countOne, countMany, countSliding, sweep string) {
 	return sql.countOne, sql.countMany, sql.countSliding, sql.sweep
 }
 
+// RoutedTexts returns the statements of a routed p that count and sweep.
+func (p *Postgres) RoutedTexts() (count, recent, giveBack, reset, sweep string) {
+	sql := p.sender.(*routed).sql
+	return sql.count, sql.recent, sql.giveBack, sql.reset, sql.sweep
+}
+
 // Pool returns the pool that p uses.
 func (p *Postgres) Pool() DB { return p.db }
 

@@ -29,10 +29,10 @@ func chargeOne(t *testing.T, s ratelimit.Store, bucket string) ratelimit.Charge 
 func TestGiveBackToNothingElse(t *testing.T) {
 	t.Parallel()
 	pool := testdb.Pool(t, testdb.New(t))
-	for name, mode := range queryModes() {
+	for name, config := range configs() {
 		t.Run(name, func(t *testing.T) {
 			exec(t, pool, "TRUNCATE rate_limits")
-			s := newStore(t, pool, store.PostgresConfig{QueryExecMode: mode})
+			s := newStore(t, pool, config)
 			earlier := func(bucket string) ratelimit.Charge {
 				c := chargeOne(t, s, bucket)
 				exec(t, pool, `UPDATE rate_limits SET window_start = window_start - $2::bigint * interval '1 microsecond',

@@ -4,11 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/krow/ratelimit"
 	"github.com/krow/ratelimit/internal/testdb"
-	"github.com/krow/ratelimit/store"
 )
 
 // Whoever may create in a schema of the search_path, as everybody may in public up to Postgres 14, can
@@ -43,12 +40,10 @@ func TestHostileOverloads(t *testing.T) {
 			END LOOP;
 		END $do$`
 	exec(t, pool, overloads)
-	for name, mode := range map[string]pgx.QueryExecMode{
-		"prepared": pgx.QueryExecModeCacheStatement, "exec": pgx.QueryExecModeExec, "simple": pgx.QueryExecModeSimpleProtocol,
-	} {
+	for name, config := range configs() {
 		t.Run(name, func(t *testing.T) {
 			victim := testdb.Pool(t, pool.Config().ConnString(), set("search_path", "trap, public"))
-			s := newStore(t, victim, store.PostgresConfig{QueryExecMode: mode})
+			s := newStore(t, victim, config)
 			add(t, s, hit("a"))
 			add(t, s, ratelimit.Hit{Bucket: "sliding", Window: time.Hour, N: 1, Sliding: true})
 			counts, err := s.Add(t.Context(), hits("a", "b"))

@@ -9,7 +9,6 @@ import (
 	"github.com/krow/ratelimit"
 	"github.com/krow/ratelimit/internal/testdb"
 	"github.com/krow/ratelimit/migrations"
-	"github.com/krow/ratelimit/store"
 )
 
 // A table that is made anew fails nothing, though pgx and Postgres keep the statements that they prepared for
@@ -17,14 +16,14 @@ import (
 // and giving back fail once at most. That holds in every query mode, on the same connection.
 func TestStatementsOutliveTheTable(t *testing.T) {
 	t.Parallel()
-	for mode, queryMode := range queryModes() {
-		t.Run(mode, func(t *testing.T) {
+	for name, config := range configs() {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.New(t)
 			pool := testdb.Pool(t, url, maxConns(1))
 			observer := testdb.Pool(t, url)
-			logger, _ := logged()
-			s := newStore(t, pool, store.PostgresConfig{QueryExecMode: queryMode, Logger: logger})
+			config.Logger, _ = logged()
+			s := newStore(t, pool, config)
 			// use counts in both texts, and gives a hit back between them.
 			use := func() (errs []error) {
 				counts, err := s.Add(t.Context(), hits("a"))

@@ -114,7 +114,7 @@ func checkPool(db DB, routed bool) error {
 	return nil
 }
 
-// Add counts hits, as [ratelimit.Store] says. All hits of a call share one statement. When ctx ends
+// Add counts hits, as [ratelimit.Store] says. All hits of a call share one transaction. When ctx ends
 // before the statement has answered, Add returns and the hits are still counted.
 func (p *Postgres) Add(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.Count, error) {
 	// A hit that Postgres would refuse must not join a batch: it would fail its neighbours.

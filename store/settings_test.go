@@ -61,42 +61,44 @@ func TestFsyncs(t *testing.T) {
 			add(t, s, hit("b"))
 		}},
 	} {
-		got := make(map[bool]int64)
-		for _, synchronous := range []bool{false, true} {
-			before := statistics[int64](t, server.URL(), fsyncs)
-			pool := testdb.Pool(t, server.URL(), maxConns(1))
-			s := newStore(t, pool, store.PostgresConfig{SynchronousCommit: synchronous})
-			conn = connect(t, server.URL())
-			exec(t, conn, "SET synchronous_commit = off")
-			exec(t, conn, "INSERT INTO rate_limits VALUES ('given', 'epoch', 1000, now() + interval '1 day') ON CONFLICT DO NOTHING")
-			for i := range statements {
-				test.run(s, i)
+		for _, routed := range []bool{false, true} {
+			got := make(map[bool]int64)
+			for _, synchronous := range []bool{false, true} {
+				before := statistics[int64](t, server.URL(), fsyncs)
+				pool := testdb.Pool(t, server.URL(), maxConns(1))
+				s := newStore(t, pool, store.PostgresConfig{SynchronousCommit: synchronous, Routed: routed})
+				conn = connect(t, server.URL())
+				exec(t, conn, "SET synchronous_commit = off")
+				exec(t, conn, "INSERT INTO rate_limits VALUES ('given', 'epoch', 1000, now() + interval '1 day') ON CONFLICT DO NOTHING")
+				for i := range statements {
+					test.run(s, i)
+				}
+				if err := conn.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				got[synchronous] = statistics[int64](t, server.URL(), fsyncs, pool) - before
 			}
-			if err := conn.Close(t.Context()); err != nil {
-				t.Fatal(err)
+			// The WAL writer makes some of its own, every 200 ms.
+			if got[false] > statements/4 || got[true] < statements*9/10 {
+				t.Errorf("%s, routed %v: %d statements cost %d fsyncs, and %d with SynchronousCommit; want few, and about one for each",
+					test.name, routed, statements, got[false], got[true])
 			}
-			got[synchronous] = statistics[int64](t, server.URL(), fsyncs, pool) - before
-		}
-		// The WAL writer makes some of its own, every 200 ms.
-		if got[false] > statements/4 || got[true] < statements*9/10 {
-			t.Errorf("%s: %d statements cost %d fsyncs, and %d with SynchronousCommit; want few, and about one for each",
-				test.name, statements, got[false], got[true])
 		}
 	}
 }
 
-// A wait for a row ends by lock_timeout, in both texts: an ErrTimeout (P7), and on the same
+// A wait for a row ends by lock_timeout, in all texts: an ErrTimeout (P7), and on the same
 // connection as before, which a context that ends would have cost.
 func TestLockTimeout(t *testing.T) {
 	t.Parallel()
 	url := testdb.New(t)
 	// A row for each: who is not the first to wait for a row waits for two locks, each for its time.
-	releaseA, releaseC := lock(t, url, "a"), lock(t, url, "c")
+	releaseA, releaseC, releaseE := lock(t, url, "a"), lock(t, url, "c"), lock(t, url, "e")
 	observer := testdb.Pool(t, url)
-	texts := [][]string{{"a"}, {"d", "c", "b"}}
+	texts := [][]string{{"a"}, {"d", "c", "b"}, {"f", "e"}}
 	pools := pools(t, url, len(texts), maxConns(1))
 	together(len(texts), func(i int) {
-		s := newStore(t, pools[i], store.PostgresConfig{Timeout: 2 * time.Second})
+		s := newStore(t, pools[i], store.PostgresConfig{Timeout: 2 * time.Second, Routed: texts[i][0] == "f"})
 		pid := value[int32](t, pools[i], "SELECT pg_backend_pid()")
 		counts, err := s.Add(t.Context(), hits(texts[i]...))
 		var pg *pgconn.PgError
@@ -109,6 +111,7 @@ func TestLockTimeout(t *testing.T) {
 	})
 	releaseA()
 	releaseC()
+	releaseE()
 	if got := value[int64](t, observer, "SELECT sum(count) FROM rate_limits"); got != 0 {
 		t.Errorf("%d hits were counted by calls that failed", got)
 	}
@@ -156,7 +159,7 @@ func TestLockTimeoutAfterGivingBack(t *testing.T) {
 func TestSessionSettingsUntouched(t *testing.T) {
 	t.Parallel()
 	url := testdb.New(t)
-	for name, mode := range queryModes() {
+	for name, config := range configs() {
 		pool := testdb.Pool(t, url, maxConns(1),
 			set("synchronous_commit", "local"), set("lock_timeout", "7s"), set("application_name", "mine"))
 		settings := func() []string {
@@ -175,7 +178,7 @@ func TestSessionSettingsUntouched(t *testing.T) {
 		if !slices.Contains(before, "synchronous_commit = local") || !slices.Contains(before, "lock_timeout = 7000") {
 			t.Fatal("the test could not set what it looks for")
 		}
-		s := newStore(t, pool, store.PostgresConfig{QueryExecMode: mode})
+		s := newStore(t, pool, config)
 		counts, err := s.Add(t.Context(), hits("a"))
 		if err != nil {
 			t.Fatal(err)
@@ -192,6 +195,15 @@ func TestSessionSettingsUntouched(t *testing.T) {
 }
 
 // queryModes are all of pgx's query modes.
+// configs returns a configuration for each query mode, and one that sends a statement for each bucket.
+func configs() map[string]store.PostgresConfig {
+	all := map[string]store.PostgresConfig{"routed": {Routed: true}}
+	for name, mode := range queryModes() {
+		all[name] = store.PostgresConfig{QueryExecMode: mode}
+	}
+	return all
+}
+
 func queryModes() map[string]pgx.QueryExecMode {
 	return map[string]pgx.QueryExecMode{
 		"default":         0,
@@ -217,8 +229,8 @@ func TestOddSessions(t *testing.T) {
 		set("quote_all_identifiers", "on"),
 	}
 	pool := testdb.Pool(t, url, odd...)
-	for name, mode := range queryModes() {
-		s := newStore(t, pool, store.PostgresConfig{QueryExecMode: mode})
+	for name, config := range configs() {
+		s := newStore(t, pool, config)
 		for _, window := range []time.Duration{7 * time.Second, 24 * time.Hour, 7 * 24 * time.Hour, long} {
 			h := ratelimit.Hit{Bucket: fmt.Sprint(name, window), Window: window, N: 1}
 			sliding := h

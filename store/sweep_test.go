@@ -34,10 +34,11 @@ func rows(t *testing.T, db store.DB) int {
 func TestSweepDeletesExpired(t *testing.T) {
 	t.Parallel()
 	pool := testdb.Pool(t, testdb.New(t))
-	for name, mode := range queryModes() {
+	for name, config := range configs() {
 		t.Run(name, func(t *testing.T) {
 			exec(t, pool, "TRUNCATE rate_limits")
-			s := newStore(t, pool, store.PostgresConfig{Timeout: 19 * time.Second, QueryExecMode: mode})
+			config.Timeout = 19 * time.Second
+			s := newStore(t, pool, config)
 			for bucket, age := range map[string]string{ // since its window's end
 				"ends in a year":    "-1 year",
 				"ends in a minute":  "-1 min",
@@ -89,13 +90,21 @@ func TestSweepInBatches(t *testing.T) {
 // Sweepers that meet share the work: no row is deleted twice, nobody waits or fails (row 62).
 func TestSweepersMeet(t *testing.T) {
 	t.Parallel()
+	t.Run("skipping", func(t *testing.T) { t.Parallel(); testSweepersMeet(t, store.PostgresConfig{}) })
+	t.Run("routed", func(t *testing.T) {
+		t.Parallel()
+		testSweepersMeet(t, store.PostgresConfig{Routed: true, Timeout: patience})
+	})
+}
+
+func testSweepersMeet(t *testing.T, config store.PostgresConfig) {
 	url := testdb.New(t)
 	pools := pools(t, url, 3)
 	expired(t, pools[0], 20_001)
 	exec(t, pools[0], "INSERT INTO rate_limits SELECT 'live ' || n, 'epoch', 1, now() + interval '1 day' FROM generate_series(1, 100) AS n")
 	var deleted atomic.Int64
 	together(len(pools), func(i int) {
-		n, err := newStore(t, pools[i], store.PostgresConfig{}).Sweep(t.Context())
+		n, err := newStore(t, pools[i], config).Sweep(t.Context())
 		if err != nil {
 			t.Error(err)
 		}
