@@ -65,8 +65,8 @@ var _ ratelimit.Store = (*Postgres)(nil)
 // migrations make. It does not ask the database anything: whether the table is there shows with the
 // first hit, as [ratelimit.ErrNoTable]. The pool remains the caller's; the store never closes it.
 //
-// Handles that are not pools are refused, since a count must not depend on the fate of somebody
-// else's transaction. Every mistake in the configuration is reported at once.
+// Transactions and single connections are refused, since a count must not depend on the fate of somebody
+// else's. Every mistake in the configuration is reported at once.
 func NewPostgres(db DB, config PostgresConfig) (*Postgres, error) {
 	if err := errors.Join(checkPool(db, config.Routed), config.validate()); err != nil {
 		return nil, err

@@ -30,7 +30,7 @@ type SweepStats struct {
 	Err     error         // why it ended early, or nil
 }
 
-// Sweep deletes the rows whose windows have ended, by the database's clock and a few seconds late, in
+// Sweep deletes the rows that expired [PostgresConfig].Timeout and a second ago, by the database's clock, in
 // batches of 1,000, and returns how many. Each batch is a transaction of its own: when ctx
 // ends or an error comes, what was deleted stays deleted. Any number of sweeps may run at once.
 //

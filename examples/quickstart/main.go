@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -203,7 +204,8 @@ func openStores(ctx context.Context) (stores []ratelimit.Store, release func(), 
 			fmt.Printf("NOTICE: no Postgres to be had, counting in memory instead, which only one process can share.\n%v\n", err)
 			return inMemory()
 		}
-		fmt.Println("Postgres:", server)
+		about, _, _ := strings.Cut(server.String(), " (") // why it is no other is for those who run the tests
+		fmt.Println("Postgres:", about)
 		url = server.URL()
 		stop = func() {
 			if err := server.Stop(); err != nil {
