@@ -72,7 +72,7 @@ func (e *examination) examine(ctx context.Context) error {
 	defer pool.Close()
 	began := time.Now()
 	if e.conn, err = pool.Acquire(ctx); err != nil {
-		e.say(levelProblem, "connection", "look at the URL, the server, and what is between", "%v", err)
+		e.say(levelProblem, "connection", "look at the URL, the server, and what is between", "%s", strings.Join(strings.Fields(err.Error()), " "))
 		return nil
 	}
 	defer e.conn.Release()

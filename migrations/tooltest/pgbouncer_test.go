@@ -55,21 +55,27 @@ func TestUpThroughPgBouncer(t *testing.T) {
 // The store counts as exactly as without it, in the modes that prepare nothing.
 func TestStoreThroughPgBouncer(t *testing.T) {
 	t.Parallel()
-	for name, mode := range map[string]pgx.QueryExecMode{
-		"exec": pgx.QueryExecModeExec, "simple protocol": pgx.QueryExecModeSimpleProtocol,
+	for name, config := range map[string]store.PostgresConfig{
+		"exec":            {QueryExecMode: pgx.QueryExecModeExec},
+		"simple protocol": {QueryExecMode: pgx.QueryExecModeSimpleProtocol},
+		"routed":          {Routed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := testdb.Empty(t)
-			direct, pooled := testdb.Pool(t, url), testdb.Pool(t, pgBouncer(t, url))
+			direct, pooled := testdb.Pool(t, url), testdb.Pool(t, pgBouncer(t, url), func(c *pgxpool.Config) {
+				if config.Routed {
+					c.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+				}
+			})
 			storetest.Run(t, func(t *testing.T) storetest.Subject {
 				schema := "s" + strings.ToLower(rand.Text()[:8])
 				if err := migrations.Schema(schema).Up(t.Context(), direct); err != nil {
 					t.Fatal(err)
 				}
-				s, err := store.NewPostgres(pooled, store.PostgresConfig{
-					Schema: schema, QueryExecMode: mode, Timeout: time.Minute, Logger: slog.New(slog.DiscardHandler),
-				})
+				config := config
+				config.Schema, config.Timeout, config.Logger = schema, time.Minute, slog.New(slog.DiscardHandler)
+				s, err := store.NewPostgres(pooled, config)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -82,6 +88,18 @@ func TestStoreThroughPgBouncer(t *testing.T) {
 				}}
 			})
 		})
+	}
+}
+
+// The command works through it, and tells that it is there.
+func TestDoctorThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	pooled := pgBouncer(t, testdb.New(t))
+	cmd := exec.CommandContext(t.Context(), "go", "run", "github.com/krow/ratelimit/cmd/ratelimit", "doctor")
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+pooled)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "note  there is one between") {
+		t.Errorf("doctor ends with %v and says\n%s", err, out)
 	}
 }
 
