@@ -28,7 +28,7 @@ func TestFewStatementsInFlight(t *testing.T) {
 		SweepInterval: time.Hour,
 		OnSweep:       func(s store.SweepStats) { swept <- s },
 	})
-	together(callers, func(i int) {
+	round := func(i int) {
 		for call := range calls {
 			s.DueSweep() // far more often than any interval makes it
 			if call%2 == 0 {
@@ -44,7 +44,11 @@ func TestFewStatementsInFlight(t *testing.T) {
 			}
 			s.GiveBack([]ratelimit.Charge{{Bucket: "hot", Start: counts[0].Start, N: 1}})
 		}
-	})
+	}
+	together(callers, round)
+	for n := 0; n < 20 && r.peak("INSERT") < 2; n++ { // a busy machine may answer one before there is another
+		together(callers, round)
+	}
 	if got := addOne(t, s, hit("hot")); got != 1 {
 		t.Errorf("total is %d after all was given back, want 1", got)
 	}

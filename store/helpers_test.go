@@ -230,6 +230,13 @@ func newRecorder() *recorder {
 	return &recorder{inFlight: make(map[string]int), most: make(map[string]int)}
 }
 
+// peak returns how many statements of a key were in flight at once.
+func (r *recorder) peak(key string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.most[key]
+}
+
 func (r *recorder) trace(c *pgxpool.Config) { c.ConnConfig.Tracer = r }
 
 func (r *recorder) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
