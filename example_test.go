@@ -443,3 +443,92 @@ func ExampleLimiter_Peek() {
 	// call allowed 2 of 2/24h
 	// allowed
 }
+
+// A caller starts anew when support has helped it.
+func ExampleLimiter_Reset() {
+	counters, err := store.NewMemory(store.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{
+		Policies: []ratelimit.Policy{{Name: "export", Limit: ratelimit.PerDay(1)}},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, ada := context.Background(), ratelimit.NewKey("account", "ada")
+	fmt.Println(limiter.Allow(ctx, ada).Outcome, limiter.Allow(ctx, ada).Outcome)
+	if err := limiter.Reset(ctx, ada); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(limiter.Allow(ctx, ada).Outcome)
+	// Output:
+	// allowed refused
+	// allowed
+}
+
+// Whoever has a token is counted by it and its address together, and others by the address alone.
+func ExampleFirstOf() {
+	key := ratelimit.FirstOf(ratelimit.Join(ratelimit.BearerToken, ratelimit.ClientIP), ratelimit.ClientIP)
+	r := httptest.NewRequest("GET", "/", nil)
+	fmt.Println(key(r))
+	r.Header.Set("Authorization", "Bearer abc")
+	fmt.Println(key(r))
+	// Output:
+	// ip:redacted
+	// bearer+ip:redacted
+}
+
+func ExampleHeader() {
+	key := ratelimit.Header("X-Api-Key")
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header.Set("X-Api-Key", "abc")
+	fmt.Println(key(r))
+	// Output:
+	// header-x-api-key:redacted
+}
+
+// One budget for all callers together keeps a service from too much load.
+func ExampleConstant() {
+	policies := []ratelimit.Policy{
+		{Name: "all", Limit: ratelimit.PerSecond(500), Key: ratelimit.Constant("all")},
+		{Name: "each", Limit: ratelimit.PerSecond(10)},
+	}
+	fmt.Println(policies[0].Limit, policies[1].Limit)
+	// Output:
+	// 500/1s 10/1s
+}
+
+// Preflights are answered by the CORS middleware, which goes outside, and not counted.
+func ExampleIsPreflight() {
+	config := ratelimit.Config{Skip: ratelimit.IsPreflight}
+	r := httptest.NewRequest("OPTIONS", "/", nil)
+	r.Header.Set("Origin", "https://app.example")
+	r.Header.Set("Access-Control-Request-Method", "POST")
+	fmt.Println(config.Skip(r))
+	// Output:
+	// true
+}
+
+// A handler of one's own for refusals finds the header fields set, and the decision in the context.
+func ExampleLimiter_Handler() {
+	counters, err := store.NewMemory(store.MemoryConfig{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limiter, err := ratelimit.New(counters, ratelimit.Config{
+		Policies: []ratelimit.Policy{{Name: "search", Limit: ratelimit.Limit{Requests: 0, Window: ratelimit.MaxWindow}}},
+		Refused: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			d, _ := ratelimit.FromContext(r.Context())
+			http.Error(w, "too much "+d.Results[0].Policy, http.StatusTooManyRequests)
+		}),
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	limiter.Handler(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/search", nil))
+	fmt.Print(w.Code, " ", w.Body)
+	// Output:
+	// 429 too much search
+}
