@@ -14,9 +14,15 @@ import (
 // debianBinaries is where Debian and its descendants put the binaries, outside of PATH.
 const debianBinaries = "/usr/lib/postgresql/*/bin"
 
-// binaries returns the directory of initdb and postgres: the first that holds both of the one that
+// binaries returns the directory of initdb and postgres: that of EnvBin, or the first that holds both of the one that
 // pg_config names, those in PATH, and those that match the pattern, the newest release first.
 func binaries(ctx context.Context, pattern string) (string, error) {
+	if dir := os.Getenv(EnvBin); dir != "" {
+		if !isFile(filepath.Join(dir, "initdb")) || !isFile(filepath.Join(dir, "postgres")) {
+			return "", fmt.Errorf("%s is %q, where initdb and postgres are not", EnvBin, dir)
+		}
+		return dir, nil
+	}
 	var dirs []string
 	if out, err := exec.CommandContext(ctx, "pg_config", "--bindir").Output(); err == nil {
 		dirs = append(dirs, strings.TrimSpace(string(out)))

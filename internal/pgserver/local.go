@@ -172,6 +172,9 @@ func (p *process) replica(ctx context.Context) (*Server, error) {
 	password, _ := u.User.Password()
 	r := &process{bin: p.bin}
 	return r.create(ctx, password, freePort, func() error {
+		if !isFile(filepath.Join(r.bin, "pg_basebackup")) {
+			return p.copyTo(ctx, r, u.User.Username(), password)
+		}
 		cmd := r.command(ctx, filepath.Join(r.bin, "pg_basebackup"), "--pgdata="+r.data(), "--write-recovery-conf",
 			"--checkpoint=fast", "--no-sync", "--host=127.0.0.1", "--port="+p.port, "--username="+u.User.Username())
 		cmd.Env = append(cmd.Env, "PGPASSWORD="+password)

@@ -7,7 +7,8 @@
 //  2. docker: a container, if Docker's engine answers and has or can pull the image that
 //     RATELIMIT_TEST_POSTGRES_IMAGE names.
 //  3. local: the Postgres binaries of this machine, on a temporary directory and a free port of
-//     127.0.0.1. They are looked for with pg_config, in PATH and where Debian puts them. Postgres
+//     127.0.0.1. They are those of RATELIMIT_TEST_POSTGRES_BIN, or looked for with pg_config, in PATH and where
+//     Debian puts them. Postgres
 //     refuses to run as root; for root it is started as the user postgres or, without one, nobody.
 //
 // RATELIMIT_TEST_POSTGRES, set to the name of a way, forces that one.
@@ -44,6 +45,7 @@ const (
 	EnvWay   = "RATELIMIT_TEST_POSTGRES"
 	EnvURL   = "RATELIMIT_TEST_DATABASE_URL"
 	EnvImage = "RATELIMIT_TEST_POSTGRES_IMAGE"
+	EnvBin   = "RATELIMIT_TEST_POSTGRES_BIN"
 )
 
 const (

@@ -20,6 +20,7 @@ func nowhere(t *testing.T) {
 	t.Setenv("DOCKER_HOST", "unix:///nonexistent.sock")
 	t.Setenv("DOCKER_MACHINE_NAME", "")
 	t.Setenv("DOCKER_CERT_PATH", "")
+	t.Setenv(EnvBin, "")
 }
 
 var waysOfNowhere = []way{{URL, named}, {Docker, startDocker}, {Local, func(ctx context.Context) (*Server, error) {
