@@ -1,22 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/krow/ratelimit"
-	"github.com/krow/ratelimit/store"
 )
 
 // A curve is what becomes of decisions per second as one thing grows.
@@ -39,6 +29,8 @@ type point struct {
 	PerSecond float64 `json:"per_second"`
 	P50       float64 `json:"p50_us,omitempty"`
 	P99       float64 `json:"p99_us,omitempty"`
+
+	Statements float64 `json:"statements_per_second,omitempty"`
 }
 
 var shared = []string{ratelimitPostgres, oneStatement, oneStatementAsync, "redis_rate", "ulule, Redis", "INCR and EXPIRE, Redis"}
@@ -139,7 +131,7 @@ func (c *curve) at(ctx context.Context, env environment, x int) ([]point, error)
 		if res.Error != "" {
 			return nil, fmt.Errorf("%s: %s", res.System, res.Error)
 		}
-		points = append(points, point{c.name, res.System, x, res.PerSecond, res.P50, res.P99})
+		points = append(points, point{Curve: c.name, System: res.System, X: x, PerSecond: res.PerSecond, P50: res.P50, P99: res.P99})
 	}
 	return points, nil
 }
@@ -159,99 +151,19 @@ func writePoints(name string, points []point) error {
 	return f.Close()
 }
 
-// The environment of a process that is one instance of several.
-const (
-	envInstance = "RATELIMIT_BENCH_INSTANCE" // the URL of the database
-	envSchema   = "RATELIMIT_BENCH_SCHEMA"
-	envKeys     = "RATELIMIT_BENCH_KEYS"
-)
-
 // measureInstances runs x processes that share one table.
 func measureInstances(ctx context.Context, env environment, x int) ([]point, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	var points []point
 	for _, keys := range []int{1, 10_000} {
-		fresh, err := env.fresh(ctx, 0)
+		i, err := runInstances(ctx, env, x, keys)
 		if err != nil {
 			return nil, err
-		}
-		rates := make([]float64, x)
-		errs := make([]error, x)
-		var wg sync.WaitGroup
-		for i := range x {
-			wg.Go(func() {
-				cmd := exec.CommandContext(ctx, self)
-				cmd.Env = append(os.Environ(), envInstance+"="+fresh.postgresURL, envSchema+"="+fresh.schema, envKeys+"="+strconv.Itoa(keys))
-				cmd.Stderr = os.Stderr
-				out, err := cmd.Output()
-				if err == nil {
-					rates[i], err = strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
-				}
-				errs[i] = err
-			})
-		}
-		wg.Wait()
-		sum := 0.0
-		for i := range x {
-			if errs[i] != nil {
-				return nil, errs[i]
-			}
-			sum += rates[i]
 		}
 		name := "one key"
 		if keys > 1 {
 			name = "10,000 keys"
 		}
-		points = append(points, point{Curve: "instances", System: name, X: x, PerSecond: sum})
-		if err := fresh.drop(ctx); err != nil {
-			return nil, err
-		}
+		points = append(points, point{Curve: "instances", System: name, X: x, PerSecond: i.PerSecond, Statements: i.Statements})
 	}
 	return points, nil
-}
-
-// instance is such a process, if this is one: it prints the decisions per second of its 64 callers.
-func instance() bool {
-	url := os.Getenv(envInstance)
-	if url == "" {
-		return false
-	}
-	out := bufio.NewWriter(os.Stdout)
-	defer out.Flush()
-	rate, err := instanceRate(context.Background(), url)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
-	fmt.Fprintln(out, rate)
-	return true
-}
-
-func instanceRate(ctx context.Context, url string) (float64, error) {
-	keys, err := strconv.Atoi(os.Getenv(envKeys))
-	if err != nil {
-		return 0, err
-	}
-	pool, err := pgxpool.New(ctx, url)
-	if err != nil {
-		return 0, err
-	}
-	defer pool.Close()
-	s, err := store.NewPostgres(pool, store.PostgresConfig{Schema: os.Getenv(envSchema), Timeout: time.Minute})
-	if err != nil {
-		return 0, err
-	}
-	w := workload{level: storeLevel, keys: keys}
-	rows := buckets(addresses(keys))
-	r := run{workload: &w, subject: &subject{decide: func(ctx context.Context, key int) (bool, error) {
-		_, err := s.Add(ctx, []ratelimit.Hit{{Bucket: rows[key], Window: window, N: 1}})
-		return err == nil, err
-	}}}
-	operation := func() func() error { return r.operation(ctx, nil) }
-	measure(ctx, 64, curveSlice, operation) // until all have started
-	sample := measure(ctx, 64, 3*curveSlice, operation)
-	return sample.perSecond, sample.err
 }

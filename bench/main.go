@@ -5,6 +5,7 @@
 //	go run . -json      # an object a line, and the ratios
 //	go run . -curves charts    # how cost grows, as charts and the figures they are drawn from
 //	go run . -capacity         # what decisions cost Postgres
+//	go run . -simulate         # many instances, simulated
 //
 // It starts a Postgres and a redis-server on this machine unless it is told of others.
 package main
@@ -30,6 +31,7 @@ func main() {
 	postgres := flag.String("postgres", "", "URL of a Postgres to use, in schemas that are made and dropped; starts one by default")
 	redis := flag.String("redis", "", "URL of a Redis to use, whose keys are left to expire; starts one by default")
 	curves := flag.String("curves", "", "measure how cost grows, and write charts and figures to this directory")
+	model := flag.Bool("simulate", false, "check a simulation of many instances against this machine, and predict what is beyond it")
 	cost := flag.Bool("capacity", false, "print what decisions cost Postgres: statements, connections, write-ahead log, room")
 	flag.Parse()
 	if instance() {
@@ -44,6 +46,8 @@ func main() {
 	switch {
 	case *curves != "":
 		err = grow(ctx, *postgres, *redis, *only, *curves)
+	case *model:
+		err = simulate(ctx, *postgres, *redis, *asJSON, 2**slice)
 	case *cost:
 		err = capacity(ctx, *postgres, *redis, *callers, 10**slice)
 	default:

@@ -1,0 +1,160 @@
+// Package sim is a model of many instances of the limiter on one Postgres. It follows each hit through the batches of
+// its instance, the processors and the row locks, event by event, in a time of its own. The same seed gives the same
+// result.
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// A Model says what is simulated. Each instance has Callers that ask one after another, or, if there are none, requests
+// that come at a Rate.
+type Model struct {
+	Instances int
+	Callers   int     // of each instance
+	Rate      float64 // requests a second of each instance, at random
+	Keys      int
+	Zipf      float64 // how uneven the keys are: 0 for even, or more than 1
+
+	Costs
+	RTT         time.Duration // between an instance and the database, there and back
+	Cores       int           // of the database
+	ClientCores int           // of each instance, or 0 if all share those of the database
+	Duration    time.Duration // of what is simulated, after a tenth of it to settle
+	Seed        uint64
+}
+
+// Costs are what things take of a core.
+type Costs struct {
+	Statement, Row             time.Duration // of the database: for each statement, and for each row of it
+	ClientStatement, ClientRow time.Duration // of an instance: the same
+	ClientHit                  time.Duration // of an instance: for each request
+	// Crowded is how many times as long all that takes while every other core is busy too, as where two of them are
+	// threads of one. Zero is 1.
+	Crowded float64
+}
+
+// A Result is what came of it.
+type Result struct {
+	PerSecond  float64       // decisions
+	P50, P99   time.Duration // of a decision
+	Statements float64       // a second
+	Rows       float64       // of a statement
+	Busy       float64       // how much of the database's cores is used, from 0 to 1
+	Waited     float64       // the part of statements that has waited for a row of another's
+}
+
+// Validate returns what is wrong with the model, or nil.
+func (m Model) Validate() error {
+	switch {
+	case m.Instances < 1:
+		return fmt.Errorf("sim: Instances is %d, want at least 1", m.Instances)
+	case m.Callers < 0 || m.Callers == 0 && m.Rate <= 0:
+		return fmt.Errorf("sim: Callers is %d and Rate %v, want one of the two", m.Callers, m.Rate)
+	case m.Keys < 1:
+		return fmt.Errorf("sim: Keys is %d, want at least 1", m.Keys)
+	case m.Zipf != 0 && m.Zipf <= 1:
+		return fmt.Errorf("sim: Zipf is %v, want 0 or more than 1", m.Zipf)
+	case m.Cores < 1 || m.ClientCores < 0:
+		return fmt.Errorf("sim: Cores is %d and ClientCores %d, want at least 1 and 0", m.Cores, m.ClientCores)
+	case m.Crowded != 0 && m.Crowded < 1:
+		return fmt.Errorf("sim: Crowded is %v, want at least 1, or 0", m.Crowded)
+	case m.Duration <= 0:
+		return fmt.Errorf("sim: Duration is %v, want more than 0", m.Duration)
+	}
+	return nil
+}
+
+// Run simulates the model.
+func Run(m Model) (Result, error) {
+	if err := m.Validate(); err != nil {
+		return Result{}, err
+	}
+	w := newWorld(m)
+	settled := m.Duration / 10
+	w.runUntil(settled)
+	w.counted = counted{}
+	for _, cpu := range w.cpus() {
+		cpu.busy = 0
+	}
+	w.runUntil(settled + m.Duration)
+
+	seconds := m.Duration.Seconds()
+	r := Result{
+		PerSecond:  float64(w.decisions) / seconds,
+		Statements: float64(w.statements) / seconds,
+		Busy:       w.database.busy.Seconds() / seconds / float64(m.Cores),
+	}
+	if w.statements > 0 {
+		r.Rows = float64(w.rows) / float64(w.statements)
+		r.Waited = float64(w.waits) / float64(w.statements)
+	}
+	if n := len(w.latencies); n > 0 {
+		slices.Sort(w.latencies)
+		r.P50, r.P99 = w.latencies[n/2], w.latencies[n*99/100]
+	}
+	return r, nil
+}
+
+// A world is a run of a model.
+type world struct {
+	Model
+	clock
+	rng       *rand.Rand
+	zipf      *rand.Zipf
+	database  *cpu
+	instances []*instance
+	locks     map[int][]*batch // of buckets: who has it, and behind it who waits
+	counted
+}
+
+type counted struct {
+	decisions, statements, rows, waits int
+	latencies                          []time.Duration
+}
+
+func newWorld(m Model) *world {
+	w := &world{Model: m, rng: rand.New(rand.NewPCG(m.Seed, 0)), locks: make(map[int][]*batch)}
+	if m.Zipf > 1 {
+		w.zipf = rand.NewZipf(w.rng, m.Zipf, 1, uint64(m.Keys-1))
+	}
+	w.database = &cpu{clock: &w.clock, cores: m.Cores, crowded: m.Crowded}
+	for range m.Instances {
+		i := &instance{world: w, cpu: w.database}
+		if m.ClientCores > 0 {
+			i.cpu = &cpu{clock: &w.clock, cores: m.ClientCores, crowded: m.Crowded}
+		}
+		w.instances = append(w.instances, i)
+		if m.Callers > 0 {
+			w.after(time.Duration(w.rng.Int64N(int64(time.Millisecond))), func() {
+				for range m.Callers {
+					i.arrive()
+				}
+				i.flush()
+			})
+		} else {
+			i.arriveAtRandom()
+		}
+	}
+	return w
+}
+
+func (w *world) cpus() []*cpu {
+	all := []*cpu{w.database}
+	for _, i := range w.instances {
+		if i.cpu != w.database {
+			all = append(all, i.cpu)
+		}
+	}
+	return all
+}
+
+func (w *world) key() int {
+	if w.zipf != nil {
+		return int(w.zipf.Uint64())
+	}
+	return w.rng.IntN(w.Keys)
+}
