@@ -49,6 +49,7 @@ type faultBed struct {
 type faultReplica struct {
 	name                 string // of its policy and its sessions
 	mode                 ratelimit.FailureMode
+	since                time.Time
 	unharmed             bool // perhaps: it may have come when the fault was over
 	pool                 *pgxpool.Pool
 	applications         []*pgxpool.Conn // those that the application holds, or held
@@ -104,7 +105,7 @@ func newFaultBed(t *testing.T, f fault) *faultBed {
 // addReplica starts a process.
 func (b *faultBed) addReplica(t *testing.T, name string, mode ratelimit.FailureMode) *faultReplica {
 	t.Helper()
-	r := &faultReplica{name: name, mode: mode, pool: b.connectAs(name), places: make(map[string]bool), kinds: make(map[error]int)}
+	r := &faultReplica{name: name, mode: mode, since: time.Now(), pool: b.connectAs(name), places: make(map[string]bool), kinds: make(map[error]int)}
 	counters := postgresStore(t, r.pool, func(c *store.PostgresConfig) {
 		c.Timeout, c.Logger = faultDeadline, r.storeLog.logger()
 		c.SynchronousCommit = true // so that a crash loses nothing
