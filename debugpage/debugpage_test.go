@@ -36,7 +36,7 @@ type service struct {
 func newService(t *testing.T, counters ratelimit.Store, page *debugpage.Page) *service {
 	t.Helper()
 	long := func(n int) ratelimit.Limit { return ratelimit.Limit{Requests: n, Window: ratelimit.MaxWindow} }
-	limiter, err := ratelimit.New(counters, ratelimit.Config{OnDecision: page.OnDecision, Policies: []ratelimit.Policy{
+	limiter, err := ratelimit.New(counters, ratelimit.Config{OnDecision: page.OnDecision, Deadline: time.Minute, Policies: []ratelimit.Policy{
 		{Name: "ip", Limit: long(2)},
 		{Name: "token", Limit: long(5), Key: ratelimit.BearerToken, Optional: true, Sliding: true, DryRun: true},
 		{Name: "key", Limit: long(7), Key: ratelimit.Header("X-Api-Key"), Optional: true},
