@@ -155,7 +155,7 @@ func writePoints(name string, points []point) error {
 func measureInstances(ctx context.Context, env environment, x int) ([]point, error) {
 	var points []point
 	for _, keys := range []int{1, 10_000} {
-		i, err := runInstances(ctx, env, x, keys)
+		r, err := load{Instances: x, Callers: 64, Keys: keys}.run(ctx, env, 2*curveSlice)
 		if err != nil {
 			return nil, err
 		}
@@ -163,7 +163,7 @@ func measureInstances(ctx context.Context, env environment, x int) ([]point, err
 		if keys > 1 {
 			name = "10,000 keys"
 		}
-		points = append(points, point{Curve: "instances", System: name, X: x, PerSecond: i.PerSecond, Statements: i.Statements})
+		points = append(points, point{Curve: "instances", System: name, X: x, PerSecond: r.PerSecond, Statements: r.Statements})
 	}
 	return points, nil
 }

@@ -3,10 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,20 +22,28 @@ import (
 const (
 	envInstance = "RATELIMIT_BENCH_INSTANCE" // the URL of the database
 	envSchema   = "RATELIMIT_BENCH_SCHEMA"
-	envKeys     = "RATELIMIT_BENCH_KEYS"
+	envLoad     = "RATELIMIT_BENCH_LOAD" // a load in JSON
 )
 
-// instanceCallers is how many callers each instance has.
-const instanceCallers = 64
-
-// instances is what processes did together.
-type instances struct {
-	PerSecond  float64 // decisions
-	Statements float64 // a second
+// A load is what processes do at once on one table, each with so many callers.
+type load struct {
+	Instances int     `json:"instances"`
+	Callers   int     `json:"callers"`
+	Keys      int     `json:"keys"`
+	Zipf      float64 `json:"zipf,omitempty"` // how uneven the keys are: 0 for even, or more than 1
 }
 
-// runInstances runs n processes that share one table.
-func runInstances(ctx context.Context, env environment, n, keys int) (sum instances, err error) {
+// A loadResult is what the processes did together, each second.
+type loadResult struct {
+	PerSecond  float64 // decisions
+	Statements float64
+	Rows       float64
+	CPU        float64 // seconds of cores, of the processes
+	Database   float64 // the same, of those of the database
+}
+
+// run measures a load for about d, after half of that to start.
+func (l load) run(ctx context.Context, env environment, d time.Duration) (sum loadResult, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return sum, err
@@ -43,13 +52,18 @@ func runInstances(ctx context.Context, env environment, n, keys int) (sum instan
 	if err != nil {
 		return sum, err
 	}
-	each := make([]instances, n)
-	errs := make([]error, n)
+	defer func() { err = errors.Join(err, fresh.drop(context.WithoutCancel(ctx))) }()
+	what, err := json.Marshal(instanceLoad{l, d})
+	if err != nil {
+		return sum, err
+	}
+	each := make([]loadResult, l.Instances)
+	errs := make([]error, l.Instances)
 	var wg sync.WaitGroup
-	for i := range n {
+	for i := range l.Instances {
 		wg.Go(func() {
 			cmd := exec.CommandContext(ctx, self)
-			cmd.Env = append(os.Environ(), envInstance+"="+fresh.postgresURL, envSchema+"="+fresh.schema, envKeys+"="+strconv.Itoa(keys))
+			cmd.Env = append(os.Environ(), envInstance+"="+fresh.postgresURL, envSchema+"="+fresh.schema, envLoad+"="+string(what))
 			cmd.Stderr = os.Stderr
 			out, err := cmd.Output()
 			if err == nil {
@@ -59,14 +73,20 @@ func runInstances(ctx context.Context, env environment, n, keys int) (sum instan
 		})
 	}
 	wg.Wait()
-	for i := range n {
-		if errs[i] != nil {
-			return sum, errs[i]
-		}
-		sum.PerSecond += each[i].PerSecond
-		sum.Statements += each[i].Statements
+	for _, e := range each {
+		sum.PerSecond += e.PerSecond
+		sum.Statements += e.Statements
+		sum.Rows += e.Rows
+		sum.CPU += e.CPU
+		sum.Database += e.Database / float64(l.Instances) // each has seen all of it
 	}
-	return sum, fresh.drop(ctx)
+	return sum, errors.Join(errs...)
+}
+
+// An instanceLoad is what one of the processes is told.
+type instanceLoad struct {
+	load
+	For time.Duration
 }
 
 // instance is such a process, if this is one: it prints what its callers did.
@@ -86,37 +106,62 @@ func instance() bool {
 	return true
 }
 
-func instanceAt(ctx context.Context, url string) (instances, error) {
-	keys, err := strconv.Atoi(os.Getenv(envKeys))
-	if err != nil {
-		return instances{}, err
+func instanceAt(ctx context.Context, url string) (did loadResult, err error) {
+	var l instanceLoad
+	if err := json.Unmarshal([]byte(os.Getenv(envLoad)), &l); err != nil {
+		return did, err
 	}
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
-		return instances{}, err
+		return did, err
 	}
 	defer pool.Close()
-	var statements atomic.Int64
+	var statements, rows atomic.Int64
 	s, err := store.NewPostgres(pool, store.PostgresConfig{
-		Schema: os.Getenv(envSchema), Timeout: time.Minute, OnFlush: func(store.FlushStats) { statements.Add(1) },
+		Schema: os.Getenv(envSchema), Timeout: time.Minute,
+		OnFlush: func(f store.FlushStats) { statements.Add(1); rows.Add(int64(f.Buckets)) },
 	})
 	if err != nil {
-		return instances{}, err
+		return did, err
 	}
-	operation := adding(ctx, s, keys)
-	measure(ctx, instanceCallers, curveSlice, operation) // until all have started
+	operation := adding(ctx, s, l.load)
+	measure(ctx, l.Callers, l.For/2, operation) // until all have started
+	serving, err := backendsOf(pool.Config().ConnConfig.Database)
+	if err != nil {
+		return did, err
+	}
 	statements.Store(0)
-	began := time.Now()
-	sample := measure(ctx, instanceCallers, 3*curveSlice, operation)
-	return instances{sample.perSecond, float64(statements.Load()) / time.Since(began).Seconds()}, sample.err
+	rows.Store(0)
+	cpu, began := cpuTime(), time.Now()
+	sample := measure(ctx, l.Callers, l.For, operation)
+	elapsed := time.Since(began).Seconds()
+	did = loadResult{
+		PerSecond:  sample.perSecond,
+		Statements: float64(statements.Load()) / elapsed,
+		Rows:       float64(rows.Load()) / elapsed,
+		CPU:        (cpuTime() - cpu).Seconds() / elapsed,
+	}
+	served, err := backendsOf(pool.Config().ConnConfig.Database)
+	if err != nil {
+		return did, err
+	}
+	did.Database = served.since(serving).Seconds() / elapsed
+	return did, sample.err
 }
 
-// adding returns operations that count one hit each, on one of so many keys.
-func adding(ctx context.Context, s *store.Postgres, keys int) func() func() error {
-	rows := buckets(addresses(keys))
-	r := run{workload: &workload{level: storeLevel, keys: keys}, subject: &subject{decide: func(ctx context.Context, key int) (bool, error) {
-		_, err := s.Add(ctx, []ratelimit.Hit{{Bucket: rows[key], Window: window, N: 1}})
-		return err == nil, err
-	}}}
-	return func() func() error { return r.operation(ctx, nil) }
+// adding returns operations that count one hit each, on one of the load's keys.
+func adding(ctx context.Context, s *store.Postgres, l load) func() func() error {
+	rows := buckets(addresses(l.Keys))
+	return func() func() error {
+		random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+		pick := func() int { return random.IntN(l.Keys) }
+		if l.Zipf > 1 {
+			zipf := rand.NewZipf(random, l.Zipf, 1, uint64(l.Keys-1))
+			pick = func() int { return int(zipf.Uint64()) }
+		}
+		return func() error {
+			_, err := s.Add(ctx, []ratelimit.Hit{{Bucket: rows[pick()], Window: window, N: 1}})
+			return err
+		}
+	}
 }

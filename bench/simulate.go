@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,27 +8,20 @@ import (
 	"math"
 	"os"
 	"runtime"
-	"slices"
-	"sync/atomic"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
-	"github.com/krow/ratelimit"
 	"github.com/krow/ratelimit/bench/sim"
-	"github.com/krow/ratelimit/store"
 )
 
 // A checked point is a load that is measured and simulated.
 type checked struct {
-	Instances int     `json:"instances"`
-	Callers   int     `json:"callers"`
-	Keys      int     `json:"keys"`
+	load
 	Measured  float64 `json:"measured_per_second"`
 	Simulated float64 `json:"simulated_per_second"`
 	Error     float64 `json:"error"` // of the simulated rate
 
-	MeasuredStatements  float64 `json:"measured_statements_per_second,omitempty"`
+	MeasuredStatements  float64 `json:"measured_statements_per_second"`
 	SimulatedStatements float64 `json:"simulated_statements_per_second"`
 }
 
@@ -47,6 +39,37 @@ type predicted struct {
 	Busy       float64 `json:"database_busy"`
 }
 
+// simulateRounds is how often each load is measured. The medians count.
+const simulateRounds = 7
+
+// The loads that show what things cost. None of them is checked.
+var (
+	hotLoad   = load{Instances: 1, Callers: 64, Keys: 1}
+	crowdLoad = load{Instances: 1, Callers: 256, Keys: 1}
+	fewLoad   = load{Instances: 1, Callers: 16, Keys: 10_000}
+	wideLoad  = load{Instances: 1, Callers: 256, Keys: 10_000}
+)
+
+// manyLoad is more instances than cores.
+func manyLoad(cores, keys int) load { return load{Instances: 3 * cores, Callers: 64, Keys: keys} }
+
+var checkedLoads = []load{
+	{Instances: 1, Callers: 8, Keys: 1},
+	{Instances: 2, Callers: 64, Keys: 1},
+	{Instances: 4, Callers: 64, Keys: 1},
+	{Instances: 8, Callers: 64, Keys: 1},
+	{Instances: 8, Callers: 16, Keys: 1},
+	{Instances: 8, Callers: 256, Keys: 1},
+	{Instances: 1, Callers: 8, Keys: 10_000},
+	{Instances: 1, Callers: 64, Keys: 10_000},
+	{Instances: 1, Callers: 128, Keys: 10_000},
+	{Instances: 2, Callers: 64, Keys: 10_000},
+	{Instances: 4, Callers: 64, Keys: 10_000},
+	{Instances: 8, Callers: 64, Keys: 10_000},
+	{Instances: 1, Callers: 64, Keys: 10_000, Zipf: 1.2},
+	{Instances: 8, Callers: 64, Keys: 10_000, Zipf: 1.2},
+}
+
 // simulate finds out what things cost on this machine, checks the simulation at loads that it can make, and predicts
 // what it cannot.
 func simulate(ctx context.Context, postgres, redis string, asJSON bool, d time.Duration) error {
@@ -55,27 +78,33 @@ func simulate(ctx context.Context, postgres, redis string, asJSON bool, d time.D
 		return err
 	}
 	defer stop()
-	base, err := calibrate(ctx, env, d)
+	cores := runtime.NumCPU()
+	rounds := make(map[load][]loadResult)
+	for range simulateRounds {
+		for _, l := range append([]load{hotLoad, crowdLoad, fewLoad, wideLoad, manyLoad(cores, 1), manyLoad(cores, 10_000)}, checkedLoads...) {
+			r, err := l.run(ctx, env, d)
+			if err != nil {
+				return err
+			}
+			rounds[l] = append(rounds[l], r)
+		}
+	}
+	measured := make(map[load]loadResult)
+	for l, all := range rounds {
+		measured[l] = medians(all)
+	}
+	base, err := calibrate(measured, cores)
 	if err != nil {
 		return err
 	}
 	var points []checked
-	for _, c := range []checked{
-		{Instances: 1, Callers: 8, Keys: 1},
-		{Instances: 1, Callers: 64, Keys: 1},
-		{Instances: 1, Callers: 8, Keys: 10_000},
-		{Instances: 1, Callers: 256, Keys: 10_000},
-		{Instances: 2, Callers: instanceCallers, Keys: 1},
-		{Instances: 4, Callers: instanceCallers, Keys: 1},
-		{Instances: 8, Callers: instanceCallers, Keys: 1},
-		{Instances: 2, Callers: instanceCallers, Keys: 10_000},
-		{Instances: 4, Callers: instanceCallers, Keys: 10_000},
-		{Instances: 8, Callers: instanceCallers, Keys: 10_000},
-	} {
-		if err := c.check(ctx, env, base, d); err != nil {
+	for _, l := range checkedLoads {
+		r, err := l.simulate(base)
+		if err != nil {
 			return err
 		}
-		points = append(points, c)
+		m := measured[l]
+		points = append(points, checked{l, m.PerSecond, r.PerSecond, r.PerSecond/m.PerSecond - 1, m.Statements, r.Statements})
 	}
 	predictions, err := predict(base)
 	if err != nil {
@@ -87,165 +116,93 @@ func simulate(ctx context.Context, postgres, redis string, asJSON bool, d time.D
 	return printSimulation(os.Stdout, base, points, predictions)
 }
 
-// calibrate measures what a model needs: of a core of the database for a statement and for a row, of a core of an
-// instance for these and for a request, and how much slower things are while all cores are busy, by the rate of 64
-// callers on 10,000 keys.
-func calibrate(ctx context.Context, env environment, d time.Duration) (m sim.Model, err error) {
-	const many, crowd = 256, 256
-	one, err := load(ctx, env, 1, 1, 1, d)
-	if err != nil {
+// medians are those of the rate, and of what a statement has and takes, each by itself.
+func medians(rounds []loadResult) loadResult {
+	of := func(figure func(loadResult) float64) float64 {
+		var all []float64
+		for _, r := range rounds {
+			all = append(all, figure(r))
+		}
+		return median(all)
+	}
+	rate := of(func(r loadResult) float64 { return r.PerSecond })
+	statements := rate / of(loadResult.hits)
+	return loadResult{
+		PerSecond:  rate,
+		Statements: statements,
+		Rows:       statements * of(loadResult.rows),
+		CPU:        statements * of(loadResult.cpu),
+		Database:   statements * of(loadResult.database),
+	}
+}
+
+// calibrate returns a model with the costs that the loads show.
+func calibrate(measured map[load]loadResult, cores int) (sim.Model, error) {
+	hot, crowd, few, wide := measured[hotLoad], measured[crowdLoad], measured[fewLoad], measured[wideLoad]
+	m := sim.Model{Cores: cores, Duration: time.Second, RTT: 20 * time.Microsecond}
+
+	row := (wide.database() - few.database()) / (wide.rows() - few.rows())
+	m.Row = seconds(row)
+	m.Statement = seconds(hot.database() - row)
+	m.Several = seconds(few.database() - row*few.rows() - m.Statement.Seconds())
+	m.Blocked = seconds(measured[manyLoad(cores, 1)].database() - hot.database())
+
+	hit := (crowd.cpu() - hot.cpu()) / (crowd.hits() - hot.hits())
+	clientRow := (wide.cpu() - few.cpu() - hit*(wide.hits()-few.hits())) / (wide.rows() - few.rows())
+	statement := hot.cpu() - hit*hot.hits() - clientRow
+	several := few.cpu() - hit*few.hits() - clientRow*few.rows() - statement
+	m.ClientHit, m.ClientRow, m.ClientStatement, m.ClientSeveral = seconds(hit), seconds(clientRow), seconds(statement), seconds(several)
+	// Part of what a statement costs the client is spent while that is on its way, when the scheduler looks for other
+	// work: as much as does not fit into the time of a statement.
+	before := 1/hot.Statements - hot.database() - hit*hot.hits()/float64(cores) - clientRow - m.RTT.Seconds()
+	m.Aside = min(max(0, 1-before/statement), 1)
+	m.RTT += seconds(before - statement)
+	late := func(l load) float64 { return (1 - measured[l].hits()/float64(l.Callers)) / measured[l].hits() }
+	m.Late = (late(hotLoad) + late(crowdLoad)) / 2
+
+	// What several instances cost each other is what their statements take more, and what makes the model as slow as
+	// they are.
+	if err := fit(&m, &m.Neighbours, manyLoad(cores, 1), measured); err != nil {
 		return m, err
 	}
-	rows, err := load(ctx, env, 1, 100_000, many, d)
-	if err != nil {
-		return m, err
-	}
-	hot, err := load(ctx, env, crowd, 1, 1, d)
-	if err != nil {
-		return m, err
-	}
-	spread, err := load(ctx, env, 64, 10_000, 1, d)
-	if err != nil {
-		return m, err
-	}
-	m = sim.Model{Cores: runtime.NumCPU(), Duration: 2 * time.Second, RTT: 20 * time.Microsecond}
-	per := func(d time.Duration, n float64) time.Duration { return time.Duration(float64(d) / n) }
-	m.ClientRow = max(0, per(rows.cpu-one.cpu, many-1))
-	m.Row = max(0, per(rows.took-one.took, many-1)-m.ClientRow)
-	m.ClientStatement = one.cpu - m.ClientRow
-	m.Statement = max(0, one.took-one.cpu-m.Row-m.RTT)
-	// What a statement of many hits on one row takes longer than that of one.
-	m.ClientHit = max(0, per(per(time.Second, hot.statements)-one.took, hot.perStatement-1))
-	m.Instances, m.Callers, m.Keys = 1, 64, 10_000
-	low, high := 1.0, 3.0
+	many := measured[manyLoad(cores, 10_000)]
+	further := float64(3*cores-1) / float64(cores)
+	rest := many.cpu() - (1+m.Neighbours*further)*(statement+hit*many.hits())
+	m.NeighboursRows = max(0, (rest/(max(0, several)+clientRow*many.rows())-1)/further)
+	return m, fit(&m, &m.Crowded, manyLoad(cores, 10_000), measured)
+}
+
+// fit finds the value of a cost, up to 2, with which the model's rate for the load is what was measured.
+func fit(m *sim.Model, cost *float64, l load, measured map[load]loadResult) error {
+	low, high := 0.0, 2.0
 	for range 12 {
-		m.Crowded = (low + high) / 2
-		r, err := sim.Run(m)
+		*cost = (low + high) / 2
+		r, err := l.simulate(*m)
 		if err != nil {
-			return m, err
+			return err
 		}
-		if r.PerSecond > spread.perSecond {
-			low = m.Crowded
+		if r.PerSecond > measured[l].PerSecond {
+			low = *cost
 		} else {
-			high = m.Crowded
+			high = *cost
 		}
 	}
-	return m, nil
-}
-
-// A loaded store is what calls of it took, each of them.
-type loaded struct {
-	perSecond, perStatement, statements float64
-	took, cpu                           time.Duration // of one caller, and of this process
-}
-
-// load is the median of what loadOnce measures.
-func load(ctx context.Context, env environment, callers, keys, hits int, d time.Duration) (loaded, error) {
-	var all []loaded
-	for range curveRounds {
-		l, err := loadOnce(ctx, env, callers, keys, hits, d)
-		if err != nil {
-			return l, err
-		}
-		all = append(all, l)
-	}
-	slices.SortFunc(all, func(a, b loaded) int { return cmp.Compare(a.perSecond, b.perSecond) })
-	return all[len(all)/2], nil
-}
-
-// loadOnce measures calls of a store with so many hits each, by callers at once.
-func loadOnce(ctx context.Context, env environment, callers, keys, hits int, d time.Duration) (l loaded, err error) {
-	fresh, err := env.fresh(ctx, 0)
-	if err != nil {
-		return l, err
-	}
-	defer func() { _ = fresh.drop(context.WithoutCancel(ctx)) }()
-	pool, err := fresh.pool(nil)
-	if err != nil {
-		return l, err
-	}
-	defer pool.Close()
-	var statements atomic.Int64
-	s, err := store.NewPostgres(pool, store.PostgresConfig{
-		Schema: fresh.schema, Timeout: time.Minute, ManualSweep: true,
-		OnFlush: func(store.FlushStats) { statements.Add(1) },
-	})
-	if err != nil {
-		return l, err
-	}
-	operation := adding(ctx, s, keys)
-	if hits > 1 {
-		operation = addingMany(ctx, s, keys, hits)
-	}
-	measure(ctx, callers, d/2, operation) // connections, plans, rows
-	statements.Store(0)
-	before, began := cpuTime(), time.Now()
-	sample := measure(ctx, callers, d, operation)
-	elapsed, cpu := time.Since(began), cpuTime()-before
-	calls := sample.perSecond * elapsed.Seconds()
-	l.perSecond = sample.perSecond
-	l.perStatement = calls / float64(statements.Load())
-	l.statements = float64(statements.Load()) / elapsed.Seconds()
-	l.took = time.Duration(float64(elapsed) * float64(callers) / calls)
-	l.cpu = time.Duration(float64(cpu) / calls)
-	return l, sample.err
-}
-
-// addingMany returns operations that count so many hits on keys that follow one another.
-func addingMany(ctx context.Context, s *store.Postgres, keys, n int) func() func() error {
-	rows := buckets(addresses(keys))
-	ctx = context.WithoutCancel(ctx)
-	return func() func() error {
-		next := 0
-		return func() error {
-			hits := make([]ratelimit.Hit, n)
-			for i := range hits {
-				hits[i] = ratelimit.Hit{Bucket: rows[next], Window: window, N: 1}
-				next = (next + 1) % keys
-			}
-			_, err := s.Add(ctx, hits)
-			return err
-		}
-	}
-}
-
-// cpuTime is how long this process has used cores.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// check measures a point and simulates it.
-func (c *checked) check(ctx context.Context, env environment, m sim.Model, d time.Duration) error {
-	if c.Instances == 1 {
-		l, err := load(ctx, env, c.Callers, c.Keys, 1, d)
-		if err != nil {
-			return err
-		}
-		c.Measured, c.MeasuredStatements = l.perSecond, l.statements
-	} else {
-		var rates, statements []float64
-		for range curveRounds {
-			i, err := runInstances(ctx, env, c.Instances, c.Keys)
-			if err != nil {
-				return err
-			}
-			rates, statements = append(rates, i.PerSecond), append(statements, i.Statements)
-		}
-		c.Measured, c.MeasuredStatements = median(rates), median(statements)
-	}
-	m.Instances, m.Callers, m.Keys = c.Instances, c.Callers, c.Keys
-	r, err := sim.Run(m)
-	if err != nil {
-		return err
-	}
-	c.Simulated, c.SimulatedStatements = r.PerSecond, r.Statements
-	c.Error = r.PerSecond/c.Measured - 1
 	return nil
 }
+
+// simulate is run in the model.
+func (l load) simulate(m sim.Model) (sim.Result, error) {
+	m.Instances, m.Callers, m.Keys, m.Zipf = l.Instances, l.Callers, l.Keys, l.Zipf
+	return sim.Run(m)
+}
+
+func seconds(s float64) time.Duration { return time.Duration(max(0, s) * float64(time.Second)) }
+
+// What a statement of the load has and takes, in seconds of a core.
+func (r loadResult) hits() float64     { return r.PerSecond / r.Statements }
+func (r loadResult) rows() float64     { return r.Rows / r.Statements }
+func (r loadResult) cpu() float64      { return r.CPU / r.Statements }
+func (r loadResult) database() float64 { return r.Database / r.Statements }
 
 // predict simulates 1,000 instances that are asked for 1,000,000 decisions a second, on a database with a round trip of
 // a millisecond.
@@ -297,15 +254,17 @@ func writeSimulation(w io.Writer, m sim.Model, points []checked, predictions []p
 }
 
 func printSimulation(w io.Writer, m sim.Model, points []checked, predictions []predicted) error {
-	fmt.Fprintf(w, "Of a core of the database: %v for a statement, %v for a row.\n", m.Statement, m.Row)
-	fmt.Fprintf(w, "Of a core of an instance: %v for a statement, %v for a row, %v for a request.\n", m.ClientStatement, m.ClientRow, m.ClientHit)
-	fmt.Fprintf(w, "While all cores are busy, %.2f times that.\n\n", m.Crowded)
+	fmt.Fprintf(w, "Of a core of the database: %v for a statement (%v more for one of several rows), %v for a row, %v if another has the row.\n",
+		m.Statement, m.Several, m.Row, m.Blocked)
+	fmt.Fprintf(w, "Of a core of an instance: %v for a statement (%v more; %.0f %% while that is on its way), %v for a row, %v for a request.\n",
+		m.ClientStatement, m.ClientSeveral, 100*m.Aside, m.ClientRow, m.ClientHit)
+	fmt.Fprintf(w, "There and back %v. Late %.5f, neighbours %.3f and %.3f for rows, crowded %.4f.\n\n", m.RTT, m.Late, m.Neighbours, m.NeighboursRows, m.Crowded)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "instances\tcallers\tkeys\tmeasured/s\tsimulated/s\terror\tstatements/s\tsimulated\t")
+	fmt.Fprintln(t, "instances\tcallers\tkeys\tzipf\tmeasured/s\tsimulated/s\terror\tstatements/s\tsimulated\t")
 	worst := 0.0
 	for _, p := range points {
-		fmt.Fprintf(t, "%d\t%d\t%d\t%.0f\t%.0f\t%+.0f %%\t%.0f\t%.0f\t\n",
-			p.Instances, p.Callers, p.Keys, p.Measured, p.Simulated, 100*p.Error, p.MeasuredStatements, p.SimulatedStatements)
+		fmt.Fprintf(t, "%d\t%d\t%d\t%g\t%.0f\t%.0f\t%+.0f %%\t%.0f\t%.0f\t\n",
+			p.Instances, p.Callers, p.Keys, p.Zipf, p.Measured, p.Simulated, 100*p.Error, p.MeasuredStatements, p.SimulatedStatements)
 		worst = max(worst, math.Abs(p.Error))
 	}
 	if err := t.Flush(); err != nil {

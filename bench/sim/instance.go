@@ -69,8 +69,16 @@ func (i *instance) flush() {
 		}
 		i.waiting = i.waiting[1:]
 		i.inFlight = append(i.inFlight, b)
-		i.cpu.run(i.ClientStatement+time.Duration(len(b.keys))*i.ClientRow, func() {
+		takes := i.ClientStatement
+		if len(b.keys) > 1 {
+			takes += i.ClientSeveral
+		}
+		aside := time.Duration(i.Aside * float64(takes))
+		i.cpu.run(takes-aside+time.Duration(len(b.keys))*i.ClientRow, func() {
 			i.after(i.RTT/2, func() { i.lock(b, 0) })
+			if aside > 0 {
+				i.cpu.run(aside, func() {})
+			}
 		})
 	}
 }
@@ -95,7 +103,11 @@ func (w *world) lock(b *batch, n int) {
 			return // whoever has it calls again
 		}
 	}
-	w.database.run(w.Statement+time.Duration(len(b.keys))*w.Row, func() { w.unlock(b) })
+	takes := w.Statement + time.Duration(len(b.keys))*w.Row
+	if len(b.keys) > 1 {
+		takes += w.Several
+	}
+	w.database.run(takes, func() { w.unlock(b) })
 }
 
 func (w *world) unlock(b *batch) {
@@ -108,26 +120,50 @@ func (w *world) unlock(b *batch) {
 		}
 		next := w.locks[k][0]
 		place, _ := slices.BinarySearch(next.keys, k)
-		w.after(0, func() { w.lock(next, place+1) })
+		w.after(0, func() { w.database.run(w.Blocked, func() { w.lock(next, place+1) }) })
 	}
 	w.after(w.RTT/2, func() { b.instance.land(b) })
 }
 
-// land hands the answers out. The callers come back with their next requests, which share the next statement. They take
-// turns at the lock of the instance, so that more cores do not help.
+// land hands the answers out, on all cores at once. The callers come back with their next requests, and those that are
+// not late share the next statement.
 func (i *instance) land(b *batch) {
 	i.inFlight = slices.DeleteFunc(i.inFlight, func(other *batch) bool { return other == b })
 	i.rowCount -= len(b.keys)
-	i.gathering++
-	i.cpu.run(time.Duration(len(b.asked))*i.ClientHit, func() {
-		for _, at := range b.asked {
-			i.decisions++
-			i.latencies = append(i.latencies, i.now-at)
-			if i.Callers > 0 {
-				i.arrive()
-			}
+	late, odds := 0, min(i.Late*float64(len(b.asked)), 0.5)
+	for range b.asked {
+		if i.rng.Float64() < odds {
+			late++
 		}
+	}
+	i.gathering++
+	i.answer(b.asked[late:], func() {
 		i.gathering--
+		i.answer(b.asked[:late], i.flush)
 		i.flush()
 	})
+}
+
+// answer hands answers out to callers.
+func (i *instance) answer(asked []time.Duration, done func()) {
+	if len(asked) == 0 {
+		done()
+		return
+	}
+	parts := slices.Collect(slices.Chunk(asked, (len(asked)+i.cpu.cores-1)/i.cpu.cores))
+	left := len(parts)
+	for _, part := range parts {
+		i.cpu.run(time.Duration(len(part))*i.ClientHit, func() {
+			for _, at := range part {
+				i.decisions++
+				i.latencies = append(i.latencies, i.now-at)
+				if i.Callers > 0 {
+					i.arrive()
+				}
+			}
+			if left--; left == 0 {
+				done()
+			}
+		})
+	}
 }

@@ -27,13 +27,27 @@ type Model struct {
 	Seed        uint64
 }
 
-// Costs are what things take of a core.
+// Costs are what things take of a core, on average: from half to one and a half times as long, at random.
 type Costs struct {
 	Statement, Row             time.Duration // of the database: for each statement, and for each row of it
 	ClientStatement, ClientRow time.Duration // of an instance: the same
+	Several, ClientSeveral     time.Duration // of both: besides for a statement of more than one row
 	ClientHit                  time.Duration // of an instance: for each request
-	// Crowded is how many times as long all that takes while every other core is busy too, as where two of them are
-	// threads of one. Zero is 1.
+	// Aside is which part of ClientStatement and ClientSeveral is spent while the statement is on its way, and not before it goes.
+	Aside float64
+	// Late is which part of the callers of a statement is not back in time for the next one, for each caller that it has
+	// had: the more there are, the more unevenly the cores share them. More than half of them are like half.
+	Late float64
+	// Blocked is what a statement takes besides of the database each time that it waits for another's row: its process
+	// sleeps, is woken and looks again.
+	Blocked time.Duration
+	// Neighbours is what is added to ClientStatement and ClientHit, as a part of them, for each further instance per core, if
+	// they have no cores of their own: runtimes look for work and take turns. NeighboursRows is the same for
+	// ClientSeveral and ClientRow.
+	Neighbours, NeighboursRows float64
+	// Crowded is how much longer a thing takes, as a part of that, by the square of how many others wait for each core
+	// when it begins: caches have to be filled again. 0.02 makes it half as long again if five wait. More than eight are
+	// like eight.
 	Crowded float64
 }
 
@@ -60,8 +74,12 @@ func (m Model) Validate() error {
 		return fmt.Errorf("sim: Zipf is %v, want 0 or more than 1", m.Zipf)
 	case m.Cores < 1 || m.ClientCores < 0:
 		return fmt.Errorf("sim: Cores is %d and ClientCores %d, want at least 1 and 0", m.Cores, m.ClientCores)
-	case m.Crowded != 0 && m.Crowded < 1:
-		return fmt.Errorf("sim: Crowded is %v, want at least 1, or 0", m.Crowded)
+	case min(m.Statement, m.Row, m.ClientStatement, m.ClientRow, m.Several, m.ClientSeveral, m.ClientHit, m.Blocked, m.RTT) < 0:
+		return fmt.Errorf("sim: Costs are %+v and RTT is %v, want at least 0 of each", m.Costs, m.RTT)
+	case m.Aside < 0 || m.Aside > 1:
+		return fmt.Errorf("sim: Aside is %v, want 0 to 1", m.Aside)
+	case min(m.Late, m.Neighbours, m.NeighboursRows, m.Crowded) < 0:
+		return fmt.Errorf("sim: Late is %v, Neighbours %v, NeighboursRows %v and Crowded %v, want at least 0", m.Late, m.Neighbours, m.NeighboursRows, m.Crowded)
 	case m.Duration <= 0:
 		return fmt.Errorf("sim: Duration is %v, want more than 0", m.Duration)
 	}
@@ -105,6 +123,7 @@ type world struct {
 	clock
 	rng       *rand.Rand
 	zipf      *rand.Zipf
+	place     []int // of a key in the order of locks, if some are hotter: buckets are hashes
 	database  *cpu
 	instances []*instance
 	locks     map[int][]*batch // of buckets: who has it, and behind it who waits
@@ -117,15 +136,24 @@ type counted struct {
 }
 
 func newWorld(m Model) *world {
+	if m.ClientCores == 0 {
+		further := float64(m.Instances-1) / float64(m.Cores)
+		longer := func(d *time.Duration, part float64) { *d = time.Duration(float64(*d) * (1 + part*further)) }
+		longer(&m.ClientStatement, m.Neighbours)
+		longer(&m.ClientHit, m.Neighbours)
+		longer(&m.ClientRow, m.NeighboursRows)
+		longer(&m.ClientSeveral, m.NeighboursRows)
+	}
 	w := &world{Model: m, rng: rand.New(rand.NewPCG(m.Seed, 0)), locks: make(map[int][]*batch)}
 	if m.Zipf > 1 {
 		w.zipf = rand.NewZipf(w.rng, m.Zipf, 1, uint64(m.Keys-1))
+		w.place = w.rng.Perm(m.Keys)
 	}
-	w.database = &cpu{clock: &w.clock, cores: m.Cores, crowded: m.Crowded}
+	w.database = &cpu{world: w, cores: m.Cores}
 	for range m.Instances {
 		i := &instance{world: w, cpu: w.database}
 		if m.ClientCores > 0 {
-			i.cpu = &cpu{clock: &w.clock, cores: m.ClientCores, crowded: m.Crowded}
+			i.cpu = &cpu{world: w, cores: m.ClientCores}
 		}
 		w.instances = append(w.instances, i)
 		if m.Callers > 0 {
@@ -154,7 +182,7 @@ func (w *world) cpus() []*cpu {
 
 func (w *world) key() int {
 	if w.zipf != nil {
-		return int(w.zipf.Uint64())
+		return w.place[w.zipf.Uint64()]
 	}
 	return w.rng.IntN(w.Keys)
 }
