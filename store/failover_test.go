@@ -119,8 +119,14 @@ func TestFailOver(t *testing.T) {
 		killed.Store(true)
 		// From then on nothing is counted: the replica can only be read.
 		eventually(t, "every caller fails", func() bool { return down.Load() == stores*callers })
-		// It sleeps between two tries to stream when there is nothing left to replay. (The last record that it has
-		// received may be cut off, so the numbers of what it has received and replayed need not meet.)
+		// It is told to stream from nobody, or it would try the primary's address for as long as connecting takes,
+		// and sleeps when there is nothing left to replay. (The last record that it has received may be cut off,
+		// so the numbers of what it has received and replayed need not meet.)
+		for _, sql := range []string{"ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"} {
+			if _, err := standby.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
 		eventually(t, "the replica has replayed what it has received", func() bool {
 			return value[bool](t, standby, `SELECT EXISTS (SELECT FROM pg_stat_activity
 				WHERE backend_type = 'startup' AND wait_event = 'RecoveryRetrieveRetryInterval')`)
