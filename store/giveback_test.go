@@ -234,8 +234,8 @@ func TestGiveBackBehindStall(t *testing.T) {
 	url := testdb.New(t)
 	pool := testdb.Pool(t, url, maxConns(1))
 	logger, text := logged()
+	c := chargeOne(t, newStore(t, pool, store.PostgresConfig{}), "a")
 	s := newStore(t, pool, store.PostgresConfig{Logger: logger, Timeout: 500 * time.Millisecond})
-	c := chargeOne(t, s, "a")
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
