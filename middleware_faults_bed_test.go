@@ -30,6 +30,9 @@ const (
 	faultRounds = 6
 	// faultLasts is how long a fault lasts at least. The breaker then tries the database in it.
 	faultLasts = 1100 * time.Millisecond
+	// faultFelt is how long a fault goes on until each limiter has had the error that it leads to: a busy machine
+	// may make timeouts of the first ones.
+	faultFelt = 30 * time.Second
 
 	steadyClient, greedyClient = "203.0.113.7:1", "203.0.113.8:1"
 )

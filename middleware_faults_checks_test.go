@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -123,7 +124,7 @@ func (b *faultBed) checkLogs(t *testing.T) {
 func (b *faultBed) checkModes(t *testing.T, f fault) {
 	t.Helper()
 	for _, r := range b.replicas {
-		if r.kinds[f.want] == 0 && !r.unharmed {
+		if !r.felt(f) {
 			t.Errorf("%s: errors are %v, want some %q", r.name, r.kinds, f.want)
 		}
 		if r.local > faultLimit || f.countsNothing && r.mode == ratelimit.FailLocal && r.local != faultLimit {
@@ -131,3 +132,10 @@ func (b *faultBed) checkModes(t *testing.T, f fault) {
 		}
 	}
 }
+
+// felt reports whether all replicas have felt the fault.
+func (b *faultBed) felt(f fault) bool {
+	return !slices.ContainsFunc(b.replicas, func(r *faultReplica) bool { return !r.felt(f) })
+}
+
+func (r *faultReplica) felt(f fault) bool { return r.kinds[f.want] > 0 || r.unharmed }

@@ -133,7 +133,7 @@ func TestFaults(t *testing.T) {
 			}
 			tick := time.NewTicker(100 * time.Millisecond)
 			defer tick.Stop()
-			for rounds := 0; rounds < faultRounds || time.Since(began) < faultLasts; rounds++ {
+			for rounds := 0; rounds < faultRounds || time.Since(began) < faultLasts || !b.felt(f) && time.Since(began) < faultFelt; rounds++ {
 				b.load(t, f)
 				<-tick.C
 			}
