@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -15,7 +14,7 @@ import (
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
+		panic(err) // only an address or a name that is wrong is an error: getrusage(2)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
@@ -25,7 +24,8 @@ func cpuTime() time.Duration {
 type backends map[string]time.Duration
 
 // backendsOf finds the processes by the titles that Postgres gives them: "postgres: user database client(port) state" for
-// one that serves it, and "postgres: walwriter" for the one that writes the log of them all.
+// one that serves it, and "postgres: walwriter" for the one that writes the log of them all. Those of another server that
+// works beside it for a database of the same name would count too.
 func backendsOf(database string) (backends, error) {
 	found := make(backends)
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -34,24 +34,27 @@ func backendsOf(database string) (backends, error) {
 	}
 	for _, file := range files {
 		title, err := os.ReadFile(file)
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-			continue // it has ended
+		if hasEnded(err) {
+			continue
 		}
 		if err != nil {
 			return nil, err
 		}
 		words := strings.Fields(string(title))
-		if len(words) == 0 || words[0] != "postgres:" {
+		if len(words) < 2 || words[0] != "postgres:" {
 			continue
 		}
-		if words = words[1:]; !slices.Contains(words, database) && !slices.Contains(words, "walwriter") {
+		if words[1] != "walwriter" && (len(words) < 3 || words[2] != database) {
 			continue
+		}
+		stat, err := os.ReadFile(strings.TrimSuffix(file, "cmdline") + "schedstat")
+		if hasEnded(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
 		}
 		var ns int64
-		stat, err := os.ReadFile(strings.TrimSuffix(file, "cmdline") + "schedstat")
-		if err != nil {
-			continue
-		}
 		if _, err := fmt.Sscan(string(stat), &ns); err != nil {
 			return nil, fmt.Errorf("bench: schedstat of %s: %w", title, err)
 		}
@@ -62,6 +65,9 @@ func backendsOf(database string) (backends, error) {
 	}
 	return found, nil
 }
+
+// hasEnded reports whether the error is that of a process in /proc that has ended.
+func hasEnded(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 // since is how long the processes have used cores since earlier. What has ended is left out.
 func (b backends) since(earlier backends) time.Duration {

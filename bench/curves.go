@@ -155,7 +155,7 @@ func writePoints(name string, points []point) error {
 func measureInstances(ctx context.Context, env environment, x int) ([]point, error) {
 	var points []point
 	for _, keys := range []int{1, 10_000} {
-		r, err := load{Instances: x, Callers: 64, Keys: keys}.run(ctx, env, 2*curveSlice)
+		r, err := load{Instances: x, Callers: 64, Keys: keys}.run(ctx, env, 2*curveSlice, false)
 		if err != nil {
 			return nil, err
 		}

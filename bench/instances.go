@@ -39,11 +39,12 @@ type loadResult struct {
 	Statements float64
 	Rows       float64
 	CPU        float64 // seconds of cores, of the processes
-	Database   float64 // the same, of those of the database
+	Database   float64 // the same, of those of the database, if that was asked for
 }
 
-// run measures a load for about d, after half of that to start.
-func (l load) run(ctx context.Context, env environment, d time.Duration) (sum loadResult, err error) {
+// run measures a load for about d, after half of that to start, and what it takes of the database's cores if that is wanted
+// and can be seen: see backendsOf.
+func (l load) run(ctx context.Context, env environment, d time.Duration, database bool) (sum loadResult, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return sum, err
@@ -53,7 +54,7 @@ func (l load) run(ctx context.Context, env environment, d time.Duration) (sum lo
 		return sum, err
 	}
 	defer func() { err = errors.Join(err, fresh.drop(context.WithoutCancel(ctx))) }()
-	what, err := json.Marshal(instanceLoad{l, d})
+	what, err := json.Marshal(instanceLoad{l, d, database})
 	if err != nil {
 		return sum, err
 	}
@@ -86,7 +87,8 @@ func (l load) run(ctx context.Context, env environment, d time.Duration) (sum lo
 // An instanceLoad is what one of the processes is told.
 type instanceLoad struct {
 	load
-	For time.Duration
+	For      time.Duration
+	Database bool
 }
 
 // instance is such a process, if this is one: it prints what its callers did.
@@ -126,7 +128,7 @@ func instanceAt(ctx context.Context, url string) (did loadResult, err error) {
 	}
 	operation := adding(ctx, s, l.load)
 	measure(ctx, l.Callers, l.For/2, operation) // until all have started
-	serving, err := backendsOf(pool.Config().ConnConfig.Database)
+	serving, err := l.backends(pool)
 	if err != nil {
 		return did, err
 	}
@@ -141,12 +143,20 @@ func instanceAt(ctx context.Context, url string) (did loadResult, err error) {
 		Rows:       float64(rows.Load()) / elapsed,
 		CPU:        (cpuTime() - cpu).Seconds() / elapsed,
 	}
-	served, err := backendsOf(pool.Config().ConnConfig.Database)
+	served, err := l.backends(pool)
 	if err != nil {
 		return did, err
 	}
 	did.Database = served.since(serving).Seconds() / elapsed
 	return did, sample.err
+}
+
+// backends are the processes that serve the load, or none if nobody wants to know.
+func (l instanceLoad) backends(pool *pgxpool.Pool) (backends, error) {
+	if !l.Database {
+		return nil, nil
+	}
+	return backendsOf(pool.Config().ConnConfig.Database)
 }
 
 // adding returns operations that count one hit each, on one of the load's keys.

@@ -77,7 +77,7 @@ func TestCalibrate(t *testing.T) {
 		}
 	}
 	for l, within := range map[load]float64{hotLoad: 0.1, wideLoad: 0.15, manyLoad(2, 1): 0.05, manyLoad(2, 10_000): 0.05} {
-		r, err := l.simulate(m)
+		r, err := l.in(m)
 		if err != nil {
 			t.Fatal(err)
 		}

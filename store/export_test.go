@@ -15,7 +15,7 @@ func (p *Postgres) Texts() (countOne, countMany, countSliding, sweep string) {
 	return sql.countOne, sql.countMany, sql.countSliding, sql.sweep
 }
 
-// RoutedTexts returns the statements of a routed p that count and sweep.
+// RoutedTexts returns the statements about the table that a routed p sends, by what they are for.
 func (p *Postgres) RoutedTexts() (count, recent, giveBack, reset, sweep string) {
 	sql := p.sender.(*routed).sql
 	return sql.count, sql.recent, sql.giveBack, sql.reset, sql.sweep

@@ -194,7 +194,6 @@ func TestSessionSettingsUntouched(t *testing.T) {
 	}
 }
 
-// queryModes are all of pgx's query modes.
 // configs returns a configuration for each query mode, and one that sends a statement for each bucket.
 func configs() map[string]store.PostgresConfig {
 	all := map[string]store.PostgresConfig{"routed": {Routed: true}}
@@ -204,6 +203,7 @@ func configs() map[string]store.PostgresConfig {
 	return all
 }
 
+// queryModes are all of pgx's query modes.
 func queryModes() map[string]pgx.QueryExecMode {
 	return map[string]pgx.QueryExecMode{
 		"default":         0,
@@ -391,47 +391,54 @@ func TestSearchPathDoesNotMatter(t *testing.T) {
 func TestExactUnderStrictIsolation(t *testing.T) {
 	t.Parallel()
 	for _, isolation := range []string{"repeatable read", "serializable"} {
-		t.Run(isolation, func(t *testing.T) {
-			t.Parallel()
-			const callers, calls = 50, 4
-			url := testdb.New(t)
-			var refused refusals
-			pools := pools(t, url, 3, set("default_transaction_isolation", isolation), refused.trace)
-			var stores []*store.Postgres
-			for _, pool := range pools {
-				stores = append(stores, newStore(t, pool, store.PostgresConfig{}))
-			}
-			rounds := 0
-			for ; rounds < 50 && refused.n.Load() == 0; rounds++ { // until the stores have met
-				together(callers*len(stores), func(i int) {
-					s := stores[i%len(stores)]
-					for range calls {
-						addOne(t, s, hit("one"))
-						counts, err := s.Add(t.Context(), hits("a", "b", fmt.Sprint(i)))
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						s.GiveBack([]ratelimit.Charge{{Bucket: "b", Start: counts[1].Start, N: 1}})
-					}
-				})
-			}
-			for _, s := range stores {
-				addOne(t, s, hit("b")) // what was given back has gone before it
-			}
-			n := int64(callers * len(stores) * calls * rounds)
-			got := map[string]int64{"one": count(t, pools[0], "one"), "a": count(t, pools[0], "a"), "b": count(t, pools[0], "b")}
-			if diff := cmp.Diff(map[string]int64{"one": n, "a": n, "b": int64(len(stores))}, got); diff != "" {
-				t.Errorf("counts (-want +got):\n%s", diff)
-			}
-			if refused.n.Load() == 0 {
-				t.Error("no statement was refused, so the test did not reach what it tests")
-			}
-		})
+		for _, config := range []store.PostgresConfig{{}, {Routed: true}} {
+			t.Run(fmt.Sprintf("%s/routed %t", isolation, config.Routed), func(t *testing.T) {
+				t.Parallel()
+				exactUnder(t, isolation, config)
+			})
+		}
 	}
 }
 
-// A refusals counts the statements that Postgres refuses with 40001.
+func exactUnder(t *testing.T, isolation string, config store.PostgresConfig) {
+	t.Helper()
+	const callers, calls = 50, 4
+	url := testdb.New(t)
+	var refused refusals
+	pools := pools(t, url, 3, set("default_transaction_isolation", isolation), refused.trace)
+	var stores []*store.Postgres
+	for _, pool := range pools {
+		stores = append(stores, newStore(t, pool, config))
+	}
+	rounds := 0
+	for ; rounds < 50 && refused.n.Load() == 0; rounds++ { // until the stores have met
+		together(callers*len(stores), func(i int) {
+			s := stores[i%len(stores)]
+			for range calls {
+				addOne(t, s, hit("one"))
+				counts, err := s.Add(t.Context(), hits("a", "b", fmt.Sprint(i)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				s.GiveBack([]ratelimit.Charge{{Bucket: "b", Start: counts[1].Start, N: 1}})
+			}
+		})
+	}
+	for _, s := range stores {
+		addOne(t, s, hit("b")) // what was given back has gone before it
+	}
+	n := int64(callers * len(stores) * calls * rounds)
+	got := map[string]int64{"one": count(t, pools[0], "one"), "a": count(t, pools[0], "a"), "b": count(t, pools[0], "b")}
+	if diff := cmp.Diff(map[string]int64{"one": n, "a": n, "b": int64(len(stores))}, got); diff != "" {
+		t.Errorf("counts (-want +got):\n%s", diff)
+	}
+	if refused.n.Load() == 0 {
+		t.Error("no statement was refused, so the test did not reach what it tests")
+	}
+}
+
+// A refusals counts the statements, or batches of them, that Postgres refuses with 40001.
 type refusals struct{ n atomic.Int64 }
 
 func (r *refusals) trace(c *pgxpool.Config) { c.ConnConfig.Tracer = r }
@@ -441,8 +448,22 @@ func (r *refusals) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.Trace
 }
 
 func (r *refusals) TraceQueryEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceQueryEndData) {
+	r.add(data.Err)
+}
+
+func (r *refusals) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	return ctx
+}
+
+func (r *refusals) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+func (r *refusals) TraceBatchEnd(_ context.Context, _ *pgx.Conn, data pgx.TraceBatchEndData) {
+	r.add(data.Err)
+}
+
+func (r *refusals) add(err error) {
 	var pg *pgconn.PgError
-	if errors.As(data.Err, &pg) && pg.Code == "40001" {
+	if errors.As(err, &pg) && pg.Code == "40001" {
 		r.n.Add(1)
 	}
 }

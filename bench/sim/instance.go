@@ -50,6 +50,7 @@ func (i *instance) arrive() {
 		i.rowCount++
 	}
 	b.asked = append(b.asked, i.now)
+	i.arrivals++
 }
 
 func (i *instance) arriveAtRandom() {
@@ -120,7 +121,7 @@ func (w *world) unlock(b *batch) {
 		}
 		next := w.locks[k][0]
 		place, _ := slices.BinarySearch(next.keys, k)
-		w.after(0, func() { w.database.run(w.Blocked, func() { w.lock(next, place+1) }) })
+		w.database.run(w.Blocked, func() { w.lock(next, place+1) })
 	}
 	w.after(w.RTT/2, func() { b.instance.land(b) })
 }

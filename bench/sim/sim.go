@@ -23,7 +23,8 @@ type Model struct {
 	RTT         time.Duration // between an instance and the database, there and back
 	Cores       int           // of the database
 	ClientCores int           // of each instance, or 0 if all share those of the database
-	Duration    time.Duration // of what is simulated, after a tenth of it to settle
+	Settle      time.Duration // what goes before, to become steady
+	Duration    time.Duration // of what is counted
 	Seed        uint64
 }
 
@@ -54,10 +55,11 @@ type Costs struct {
 // A Result is what came of it.
 type Result struct {
 	PerSecond  float64       // decisions
+	Arrived    float64       // requests a second: if they are more, they wait for longer and longer
 	P50, P99   time.Duration // of a decision
 	Statements float64       // a second
 	Rows       float64       // of a statement
-	Busy       float64       // how much of the database's cores is used, from 0 to 1
+	Busy       float64       // how much of the database's cores is used, from 0 to 1, and by instances without cores of their own
 	Waited     float64       // the part of statements that has waited for a row of another's
 }
 
@@ -80,8 +82,10 @@ func (m Model) Validate() error {
 		return fmt.Errorf("sim: Aside is %v, want 0 to 1", m.Aside)
 	case min(m.Late, m.Neighbours, m.NeighboursRows, m.Crowded) < 0:
 		return fmt.Errorf("sim: Late is %v, Neighbours %v, NeighboursRows %v and Crowded %v, want at least 0", m.Late, m.Neighbours, m.NeighboursRows, m.Crowded)
-	case m.Duration <= 0:
-		return fmt.Errorf("sim: Duration is %v, want more than 0", m.Duration)
+	case m.Settle < 0 || m.Duration <= 0:
+		return fmt.Errorf("sim: Settle is %v and Duration %v, want at least 0 and more than 0", m.Settle, m.Duration)
+	case m.Statement+m.Row+m.ClientStatement+m.ClientRow+m.ClientHit+m.RTT < time.Microsecond:
+		return fmt.Errorf("sim: Costs are %+v and RTT is %v, want a microsecond at least for a decision", m.Costs, m.RTT)
 	}
 	return nil
 }
@@ -92,17 +96,17 @@ func Run(m Model) (Result, error) {
 		return Result{}, err
 	}
 	w := newWorld(m)
-	settled := m.Duration / 10
-	w.runUntil(settled)
+	w.runUntil(m.Settle)
 	w.counted = counted{}
 	for _, cpu := range w.cpus() {
 		cpu.busy = 0
 	}
-	w.runUntil(settled + m.Duration)
+	w.runUntil(m.Settle + m.Duration)
 
 	seconds := m.Duration.Seconds()
 	r := Result{
 		PerSecond:  float64(w.decisions) / seconds,
+		Arrived:    float64(w.arrivals) / seconds,
 		Statements: float64(w.statements) / seconds,
 		Busy:       w.database.busy.Seconds() / seconds / float64(m.Cores),
 	}
@@ -131,8 +135,8 @@ type world struct {
 }
 
 type counted struct {
-	decisions, statements, rows, waits int
-	latencies                          []time.Duration
+	arrivals, decisions, statements, rows, waits int
+	latencies                                    []time.Duration
 }
 
 func newWorld(m Model) *world {

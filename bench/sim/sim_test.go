@@ -2,6 +2,7 @@ package sim_test
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,22 +59,59 @@ func TestHotRowOfMany(t *testing.T) {
 	}
 }
 
-// With even keys the database's cores are what bounds the rate, and two statements keep them busy.
+// With even keys the database's cores are what bounds the rate.
 func TestSpread(t *testing.T) {
 	t.Parallel()
 	r := run(t, sim.Model{Instances: 4, Callers: 200, Keys: 1_000_000, Costs: costs, Cores: 2, ClientCores: 8, Duration: 2 * time.Second})
-	if r.Busy < 0.9 || r.Busy > 1.001 {
-		t.Errorf("the database is busy for %v, want nearly 1", r.Busy)
-	}
+	near(t, "the load", r.Busy, 1, 0.1)
+	near(t, "rows of a statement", r.Rows, 200.0/3, 0.05) // two are on their way, and a third gathers
 	near(t, "the rate", r.PerSecond, 2*1e6/(100/r.Rows+10)*r.Busy, 0.03)
+}
+
+// How many statements an instance has on their way follows from the rows of the second. With a round trip that takes
+// nearly all the time, each is worth 100 statements a second.
+func TestInFlight(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name          string
+		callers, keys int
+		zipf          float64
+		want          float64
+	}{
+		{"two large ones", 60, 1_000_000, 0, 2},
+		{"a small one waits", 30, 1_000_000, 0, 1},
+		{"a row in common", 400, 10_000, 1.5, 1},
+	} {
+		r := run(t, sim.Model{
+			Instances: 1, Callers: c.callers, Keys: c.keys, Zipf: c.zipf, Costs: sim.Costs{Statement: time.Microsecond},
+			RTT: 10 * time.Millisecond, Cores: 8, ClientCores: 8, Settle: 100 * time.Millisecond, Duration: 2 * time.Second,
+		})
+		near(t, c.name+": statements on their way", r.Statements/100, c.want, 0.05)
+	}
+}
+
+// Who comes while answers are handed out shares the next statement with those who are answered.
+func TestGathering(t *testing.T) {
+	t.Parallel()
+	r := run(t, sim.Model{
+		Instances: 1, Rate: 10_000, Keys: 1, Costs: sim.Costs{ClientHit: 50 * time.Microsecond}, RTT: time.Millisecond, Cores: 1, ClientCores: 1,
+		Settle: time.Second, Duration: 10 * time.Second,
+	})
+	// Of a turn of t, 10 t have come, which take half of it to answer: t = 1 ms + t/2.
+	near(t, "statements", r.Statements, 500, 0.02)
+	near(t, "the median", r.P50.Seconds(), 0.003, 0.02) // half a turn until it goes, and then 1 ms twice
 }
 
 // What comes at random is all answered, as fast as it comes, if there is room.
 func TestOpenArrivals(t *testing.T) {
 	t.Parallel()
-	m := sim.Model{Instances: 3, Rate: 1000, Keys: 10_000, Zipf: 1.1, Costs: costs, RTT: time.Millisecond, Cores: 2, ClientCores: 1, Duration: 10 * time.Second}
+	m := sim.Model{
+		Instances: 3, Rate: 1000, Keys: 10_000, Zipf: 1.1, Costs: costs, RTT: time.Millisecond, Cores: 2, ClientCores: 1,
+		Settle: time.Second, Duration: 10 * time.Second,
+	}
 	r := run(t, m)
-	near(t, "the rate", r.PerSecond, 3000, 0.03)
+	near(t, "what comes", r.Arrived, 3000, 0.03)
+	near(t, "the rate", r.PerSecond, r.Arrived, 0.001)
 	if r.P50 < time.Millisecond || r.P99 > 10*time.Millisecond {
 		t.Errorf("decisions take %v and %v, want some milliseconds", r.P50, r.P99)
 	}
@@ -84,6 +122,17 @@ func TestOpenArrivals(t *testing.T) {
 	if other := run(t, m); other == r {
 		t.Error("another seed gives the same")
 	}
+}
+
+// What comes faster than it can be answered waits.
+func TestOverload(t *testing.T) {
+	t.Parallel()
+	r := run(t, sim.Model{
+		Instances: 1, Rate: 200_000, Keys: 1_000_000_000, Costs: costs, Cores: 1, ClientCores: 1, Settle: time.Second, Duration: time.Second,
+	})
+	near(t, "what comes", r.Arrived, 200_000, 0.03)
+	near(t, "the rate", r.PerSecond, 1e6/(10+100.0/512), 0.03)
+	near(t, "the wait of the last", r.P99.Seconds(), 1, 0.05) // half of what has come is left
 }
 
 // Statements are bounded by instances and the time of one, whatever comes in.
@@ -209,30 +258,38 @@ func TestLate(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	t.Parallel()
-	good := sim.Model{Instances: 1, Callers: 1, Keys: 1, Cores: 1, Duration: time.Second}
+	good := sim.Model{Instances: 1, Callers: 1, Keys: 1, Cores: 1, RTT: time.Millisecond, Duration: time.Second}
 	if err := good.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	for name, change := range map[string]func(*sim.Model){
-		"Instances":      func(m *sim.Model) { m.Instances = 0 },
-		"Callers":        func(m *sim.Model) { m.Callers = 0 },
-		"Keys":           func(m *sim.Model) { m.Keys = 0 },
-		"Zipf":           func(m *sim.Model) { m.Zipf = 0.5 },
-		"Cores":          func(m *sim.Model) { m.Cores = 0 },
-		"Crowded":        func(m *sim.Model) { m.Crowded = -0.1 },
-		"Blocked":        func(m *sim.Model) { m.Blocked = -1 },
-		"RTT":            func(m *sim.Model) { m.RTT = -1 },
-		"Neighbours":     func(m *sim.Model) { m.Neighbours = -1 },
-		"NeighboursRows": func(m *sim.Model) { m.NeighboursRows = -1 },
-		"ClientSeveral":  func(m *sim.Model) { m.ClientSeveral = -1 },
-		"Aside":          func(m *sim.Model) { m.Aside = 1.5 },
-		"Late":           func(m *sim.Model) { m.Late = -1 },
-		"Duration":       func(m *sim.Model) { m.Duration = 0 },
+	for want, change := range map[string]func(*sim.Model){
+		"Instances is 0":        func(m *sim.Model) { m.Instances = 0 },
+		"Callers is 0":          func(m *sim.Model) { m.Callers = 0 },
+		"Callers is -1":         func(m *sim.Model) { m.Callers = -1 },
+		"Keys is 0":             func(m *sim.Model) { m.Keys = 0 },
+		"Zipf is 0.5":           func(m *sim.Model) { m.Zipf = 0.5 },
+		"Cores is 0":            func(m *sim.Model) { m.Cores = 0 },
+		"ClientCores -1":        func(m *sim.Model) { m.ClientCores = -1 },
+		"Crowded -0.1":          func(m *sim.Model) { m.Crowded = -0.1 },
+		"Blocked:-1ns":          func(m *sim.Model) { m.Blocked = -1 },
+		"RTT is -1ms":           func(m *sim.Model) { m.RTT = -time.Millisecond },
+		"RTT is 0s":             func(m *sim.Model) { m.RTT = 0 },
+		"Neighbours -1":         func(m *sim.Model) { m.Neighbours = -1 },
+		"NeighboursRows -1":     func(m *sim.Model) { m.NeighboursRows = -1 },
+		"ClientSeveral:-1ns":    func(m *sim.Model) { m.ClientSeveral = -1 },
+		"Aside is 1.5":          func(m *sim.Model) { m.Aside = 1.5 },
+		"Late is -1":            func(m *sim.Model) { m.Late = -1 },
+		"Duration 0s":           func(m *sim.Model) { m.Duration = 0 },
+		"Settle is -1ns":        func(m *sim.Model) { m.Settle = -1 },
+		"Callers is 0 and Rate": func(m *sim.Model) { m.Callers, m.Rate = 0, -1 },
 	} {
 		m := good
 		change(&m)
-		if _, err := sim.Run(m); err == nil {
-			t.Errorf("%s: no error", name)
+		if err := m.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error is %v, want one of %q", err, want)
 		}
+	}
+	if r, err := sim.Run(sim.Model{}); err == nil {
+		t.Errorf("a model of nothing gives %+v", r)
 	}
 }
