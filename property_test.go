@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,7 +97,18 @@ func (b *bubble) start(t *rapid.T, i int, rules []rule) {
 }
 
 // logTo returns a logger that shows what is logged beside an example that fails.
-func logTo(t *rapid.T) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
+func logTo(t *rapid.T) *slog.Logger { return slog.New(slog.NewTextHandler(lockedOutput{t}, nil)) }
+
+// A lockedOutput is the output of a test, which is not for several goroutines at once. The loggers of several limiters are.
+type lockedOutput struct{ t *rapid.T }
+
+var outputMu sync.Mutex
+
+func (o lockedOutput) Write(p []byte) (int, error) {
+	outputMu.Lock()
+	defer outputMu.Unlock()
+	return o.t.Output().Write(p)
+}
 
 // A call is a request, what is to happen to it, and what has been decided.
 type call struct {
