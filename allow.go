@@ -10,7 +10,8 @@ import (
 // a zero Key there is one that all share, unless the policy is optional. The policies' functions get an empty request
 // with ctx.
 func (l *Limiter) Allow(ctx context.Context, keys ...Key) Decision {
-	return l.check(requestOf(ctx), given(keys))
+	d, _ := l.check(requestOf(ctx), given(keys))
+	return d
 }
 
 // requestOf returns the request that the functions of the configuration get for what is none.

@@ -140,9 +140,8 @@ func FuzzRetryAfter(f *testing.F) {
 func answer(d Decision) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		HeadersStructured.write(w.Header(), d, noClock)
-		setRefusalHeaders(w.Header(), d)
 		if d.Outcome == Unavailable {
-			unavailable(w, r)
+			unavailable(w, r, d)
 			return
 		}
 		refuse(w, r, d)
@@ -248,19 +247,19 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// The body speaks of the same wait as the field does, and of none where there is no such field.
+// The body speaks of the same wait as the field does.
 func TestRefuseDetail(t *testing.T) {
 	t.Parallel()
 	d := refused(over("default", PerMinute(100), time.Minute))
 	for _, test := range []struct {
 		name   string
 		header http.Header
-		want   any
+		want   string
 	}{
-		{"outer limiter asked for more", fields("Retry-After", "90"), "Try again in 90 seconds."},
-		{"no field", fields(), nil},
-		{"not a number", fields("Retry-After", `"`), nil},
-		{"too large a number", fields("Retry-After", "9223372036854775808"), nil},
+		{"no outer limiter", fields(), "60"},
+		{"outer limiter asked for more", fields("Retry-After", "90"), "90"},
+		{"not a number", fields("Retry-After", `"`), "60"},
+		{"too large a number", fields("Retry-After", "9223372036854775808"), "60"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -271,8 +270,11 @@ func TestRefuseDetail(t *testing.T) {
 			if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(test.want, problem["detail"]); diff != "" {
-				t.Errorf("detail (-want +got):\n%s", diff)
+			if got, want := problem["detail"], "Try again in "+test.want+" seconds."; got != want {
+				t.Errorf("detail is %q, want %q", got, want)
+			}
+			if got := w.Header()["Retry-After"]; len(got) != 1 || got[0] != test.want {
+				t.Errorf("Retry-After is %q, want %q", got, test.want)
 			}
 		})
 	}
@@ -429,7 +431,6 @@ func BenchmarkRefuse(b *testing.B) {
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	for b.Loop() {
 		clear(w.header)
-		setRefusalHeaders(w.header, overLimit)
 		refuse(w, r, overLimit)
 	}
 }

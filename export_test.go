@@ -25,7 +25,7 @@ func Bucket(secret Secret, prefix string, k Key) string { return Bucketer(secret
 func (l *Limiter) Apart(requests ...*http.Request) bool {
 	buckets := make(map[*refusalShard]string)
 	for _, r := range requests {
-		hits, _ := l.keys(r, nil)
+		hits, _, _ := l.keys(r, nil)
 		for _, hit := range hits {
 			s := l.refusals.shard(hit.Bucket)
 			if other, ok := buckets[s]; ok && other != hit.Bucket {

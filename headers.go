@@ -93,20 +93,20 @@ func (h Headers) write(dst http.Header, d Decision, now func() time.Time) {
 		return
 	}
 	var stack [256]byte // enough for a few policies; append moves to the heap beyond that
-	f := fieldSet{text: stack[:0]}
+	text, f := stack[:0], fieldList{}
 	setInt := func(field string, n int64) {
-		f.text = strconv.AppendInt(f.text, n, 10)
-		f.end(field)
+		text = strconv.AppendInt(text, n, 10)
+		f.end(field, text)
 	}
 	if h&HeadersStructured != 0 {
-		f.text = appendPolicies(f.text, d.Results)
-		f.end(fieldPolicy)
-		f.text = appendServiceLimit(f.text, tight)
-		f.end(fieldRateLimit)
+		text = appendPolicies(text, d.Results)
+		f.end(fieldPolicy, text)
+		text = appendServiceLimit(text, tight)
+		f.end(fieldRateLimit, text)
 	}
 	if h&HeadersDraft06 != 0 {
-		f.text = appendPoliciesDraft06(f.text, d.Results, tight)
-		f.end(fieldPolicy)
+		text = appendPoliciesDraft06(text, d.Results, tight)
+		f.end(fieldPolicy, text)
 		setInt(fieldDraft06Limit, int64(tight.Limit.Requests))
 		setInt(fieldDraft06Remaining, remaining(tight))
 		setInt(fieldDraft06Reset, ceilSeconds(tight.Reset))
@@ -116,26 +116,25 @@ func (h Headers) write(dst http.Header, d Decision, now func() time.Time) {
 		setInt(fieldLegacyRemaining, remaining(tight))
 		setInt(fieldLegacyReset, resetUnix(tight, now()))
 	}
-	f.set(dst)
+	f.set(dst, string(text))
 }
 
-// A fieldSet gathers fields of one value each. All values lie in one string and one array, each cut
-// off at its end: two allocations for a response, and not two for each field.
-type fieldSet struct {
-	text  []byte // the values, one after the other
+// A fieldList tells apart the values of fields of one value each, which are written one after the other. All lie in one
+// string and one array: two allocations for a response, and not two for each field.
+type fieldList struct {
 	names [7]string
 	ends  [7]int
 	n     int
 }
 
 // end says that what was appended to the text is the value of a field.
-func (f *fieldSet) end(name string) {
-	f.names[f.n], f.ends[f.n] = name, len(f.text)
+func (f *fieldList) end(name string, text []byte) {
+	f.names[f.n], f.ends[f.n] = name, len(text)
 	f.n++
 }
 
-func (f *fieldSet) set(dst http.Header) {
-	text, values, start := string(f.text), make([]string, f.n), 0
+func (f *fieldList) set(dst http.Header, text string) {
+	values, start := make([]string, f.n), 0
 	for i, end := range f.ends[:f.n] {
 		values[i] = text[start:end]
 		dst[f.names[i]] = values[i : i+1 : i+1]

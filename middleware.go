@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,22 +28,24 @@ func (l *Limiter) Handler(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		d := outer.join(l.check(r, nil))
+		d, own := l.check(r, nil)
+		d = outer.join(d)
 		l.config.Headers.write(w.Header(), d, time.Now)
 		switch d.Outcome {
 		case Refused:
-			setRefusalHeaders(w.Header(), d)
 			if l.config.Refused != nil {
+				setRefusalHeaders(w.Header(), d)
 				serve(l.config.Refused, w, r, passed{r.Context(), outer, l, d})
 			} else {
 				refuse(w, r, d)
+				own.release()
 			}
 		case Unavailable:
-			setRefusalHeaders(w.Header(), d)
 			if l.config.Unavailable != nil {
+				setRefusalHeaders(w.Header(), d)
 				serve(l.config.Unavailable, w, r, passed{r.Context(), outer, l, d})
 			} else {
-				unavailable(w, r)
+				unavailable(w, r, d)
 			}
 		case Canceled:
 			w.WriteHeader(statusClientClosedRequest)
@@ -79,22 +82,24 @@ func (l *Limiter) Check(r *http.Request) Decision {
 	if l.skips(r) {
 		return Decision{Outcome: Allowed}
 	}
-	return l.check(r, nil)
+	d, _ := l.check(r, nil)
+	return d
 }
 
 func (l *Limiter) skips(r *http.Request) bool { return l.config.Skip != nil && l.config.Skip(r) }
 
-// check is Check of a request that is not skipped, under the keys given if there are any.
-func (l *Limiter) check(r *http.Request, given []Key) Decision {
+// check is Check of a request that is not skipped, under the keys given if there are any. If nobody has been told of the
+// decision it also returns where that lies, for whoever lets go of it to release.
+func (l *Limiter) check(r *http.Request, given []Key) (Decision, *single) {
 	began := time.Now()
-	hits, results := l.keys(r, given)
+	hits, results, own := l.keys(r, given)
 	d, ok := l.recall(hits, results, began)
 	switch {
 	case ok:
 	case len(hits) == 0: // no policy has a limit for the caller
-		d.Outcome = Allowed
+		d.Outcome, own = Allowed, nil
 	default:
-		d = l.ask(r.Context(), hits, results)
+		d, own = l.ask(r.Context(), hits, results), nil
 	}
 	if err := ended(r.Context()); err != nil {
 		d.end(err)
@@ -107,24 +112,37 @@ func (l *Limiter) check(r *http.Request, given []Key) Decision {
 	}
 	if l.config.OnDecision != nil {
 		l.config.OnDecision(r, d)
+		own = nil
 	}
-	return d
+	return d, own
+}
+
+// A single is the hit and the result of a request that one policy applies to, in one allocation.
+type single struct {
+	hits     [1]Hit
+	results  [1]Result
+	refunded [1]atomic.Bool
+}
+
+// singles are for use again, so that a flood that is refused from memory makes little garbage.
+var singles = sync.Pool{New: func() any { return new(single) }}
+
+// release gives s back if there is one. Nobody may have it any more. What is in it will be written over, and was not
+// refunded: the request was refused.
+func (s *single) release() {
+	if s != nil {
+		singles.Put(s)
+	}
 }
 
 // keys finds out who is calling and what the limits are: one hit and one result, still to be decided, for each
-// policy that applies.
-func (l *Limiter) keys(r *http.Request, given []Key) ([]Hit, []Result) {
+// policy that applies. If there is one policy, they lie in the single that it returns.
+func (l *Limiter) keys(r *http.Request, given []Key) (hits []Hit, results []Result, own *single) {
 	policies := *l.policies.Load()
-	var hits []Hit
-	var results []Result
 	var refunded []atomic.Bool
 	if len(policies) == 1 {
-		all := new(struct { // one allocation
-			hits     [1]Hit
-			results  [1]Result
-			refunded [1]atomic.Bool
-		})
-		hits, results, refunded = all.hits[:0], all.results[:0], all.refunded[:]
+		own = singles.Get().(*single)
+		hits, results, refunded = own.hits[:0], own.results[:0], own.refunded[:]
 	} else {
 		hits, results, refunded = make([]Hit, 0, len(policies)), make([]Result, 0, len(policies)), make([]atomic.Bool, len(policies))
 	}
@@ -165,7 +183,7 @@ func (l *Limiter) keys(r *http.Request, given []Key) ([]Hit, []Result) {
 		hits = append(hits, Hit{Bucket: bucket, Window: limit.Window, N: result.Cost, Sliding: p.Sliding})
 		results = append(results, result)
 	}
-	return hits, results
+	return hits, results, own
 }
 
 // recall refuses a request without asking the store, if one of its buckets is known to be over its limit

@@ -5,7 +5,7 @@ import "context"
 // Peek returns what the policies would say to a request under the keys, as [Limiter.Allow] takes them, and spends
 // nothing. It asks the store alone, and returns its errors.
 func (l *Limiter) Peek(ctx context.Context, keys ...Key) ([]Result, error) {
-	hits, results := l.keys(requestOf(ctx), given(keys))
+	hits, results, _ := l.keys(requestOf(ctx), given(keys))
 	if len(hits) == 0 {
 		return results, nil
 	}
@@ -28,7 +28,7 @@ func (l *Limiter) Peek(ctx context.Context, keys ...Key) ([]Result, error) {
 // Reset forgets what was counted under the keys, as [Limiter.Allow] takes them. Other processes may go on refusing for
 // five seconds. After an error it is not known what was forgotten.
 func (l *Limiter) Reset(ctx context.Context, keys ...Key) error {
-	hits, _ := l.keys(requestOf(ctx), given(keys))
+	hits, _, _ := l.keys(requestOf(ctx), given(keys))
 	buckets := make([]string, len(hits))
 	for i, hit := range hits {
 		buckets[i] = hit.Bucket

@@ -35,13 +35,15 @@ type refusals struct {
 }
 
 type refusalShard struct {
-	lowered atomic.Int64 // the sum of all that was taken off
+	lowered atomic.Int64            // the sum of all that was taken off
+	latest  atomic.Pointer[refusal] // one of the entries, so that a flood on one bucket waits for no lock
 	mu      sync.Mutex
 	entries map[string]*refusal
-	ring    []*refusal // in the order in which they came, once it is full with the oldest at next
+	ring    []string // buckets in the order in which they came, once it is full with the oldest at next
 	next    int
 }
 
+// A refusal is what is remembered of a bucket. It is replaced, and not changed.
 type refusal struct {
 	bucket string
 	start  time.Time // of the window
@@ -81,45 +83,60 @@ func (m *refusals) remember(bucket string, c Count, at time.Time, loweredBefore 
 	seen := e != nil && e.start.Equal(c.Start) // in this window, before
 	if seen && asked < e.until {               // before the first answer of a burst was remembered: both are bounds
 		if bound > e.total {
-			e.total, e.previous = bound, c.Previous
+			higher := *e
+			higher.total, higher.previous = bound, c.Previous
+			s.putLocked(&higher)
 		}
 		return
-	}
-	if e == nil {
-		e = &refusal{bucket: bucket}
-		s.addLocked(e)
 	}
 	memory := refusalMemory
 	if !seen && several {
 		memory = unconfirmedMemory
 	}
-	e.start, e.total, e.previous = c.Start, bound, c.Previous
-	e.until = asked + min(c.Left, memory)
-	e.first, e.last = asked+c.Left, answered+c.Left
+	s.putLocked(&refusal{
+		bucket: bucket, start: c.Start, total: bound, previous: c.Previous,
+		until: asked + min(c.Left, memory), first: asked + c.Left, last: answered + c.Left,
+	})
 }
 
-func (s *refusalShard) addLocked(e *refusal) {
+// putLocked adds an entry, or replaces that of its bucket.
+func (s *refusalShard) putLocked(e *refusal) {
 	if s.entries == nil {
 		s.entries = make(map[string]*refusal)
 	}
+	_, known := s.entries[e.bucket]
 	s.entries[e.bucket] = e
-	if len(s.ring) < maxRefusals/refusalShards {
-		s.ring = append(s.ring, e)
-		return
+	s.latest.Store(e)
+	switch {
+	case known:
+	case len(s.ring) < maxRefusals/refusalShards:
+		s.ring = append(s.ring, e.bucket)
+	default:
+		delete(s.entries, s.ring[s.next])
+		s.ring[s.next] = e.bucket
+		s.next = (s.next + 1) % len(s.ring)
 	}
-	delete(s.entries, s.ring[s.next].bucket)
-	s.ring[s.next] = e
-	s.next = (s.next + 1) % len(s.ring)
+}
+
+// get returns the entry of a bucket, or nil.
+func (s *refusalShard) get(bucket string) *refusal {
+	if e := s.latest.Load(); e != nil && e.bucket == bucket {
+		return e
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[bucket]
+	if e != nil {
+		s.latest.Store(e)
+	}
+	return e
 }
 
 // recall returns the least that the bucket's windows have counted at a time, as far as is remembered, and how long
 // from then until the present one has ended for sure.
 func (m *refusals) recall(bucket string, at time.Time) (least Count, end time.Duration, ok bool) {
 	now := at.Sub(m.origin)
-	s := m.shard(bucket)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := s.entries[bucket]
+	e := m.shard(bucket).get(bucket)
 	if e == nil || e.until <= now {
 		return Count{}, 0, false
 	}
@@ -133,14 +150,16 @@ func (m *refusals) lower(c Charge) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lowered.Add(int64(c.N))
-	switch e := s.entries[c.Bucket]; {
-	case e == nil:
-	case e.start.Equal(c.Start):
-		e.total -= int64(c.N)
-	default: // of whatever window: to know too little is no harm
-		e.total -= int64(c.N)
-		e.previous -= int64(c.N)
+	e := s.entries[c.Bucket]
+	if e == nil {
+		return
 	}
+	less := *e
+	less.total -= int64(c.N)
+	if !e.start.Equal(c.Start) { // of whatever window: to know too little is no harm
+		less.previous -= int64(c.N)
+	}
+	s.putLocked(&less)
 }
 
 // forget makes the memory of a bucket less than whatever was counted, also for answers that are on their way.
@@ -150,6 +169,8 @@ func (m *refusals) forget(bucket string) {
 	defer s.mu.Unlock()
 	s.lowered.Add(math.MaxInt32)
 	if e := s.entries[bucket]; e != nil {
-		e.total -= math.MaxInt32
+		less := *e
+		less.total -= math.MaxInt32
+		s.putLocked(&less)
 	}
 }

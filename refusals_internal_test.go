@@ -148,7 +148,7 @@ func TestRefusalsUnderARaisedLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &http.Request{RemoteAddr: "203.0.113.7:1"}
-	hits, _ := l.keys(r, nil)
+	hits, _, _ := l.keys(r, nil)
 	l.refusals.remember(hits[0].Bucket, Count{Total: 100, Left: time.Hour}, time.Now(), 0, false) // under a limit of 100
 	if d := l.Check(r); d.Outcome != Allowed || d.Results[0].Remaining != 49 || !asked {
 		t.Errorf("decision is %+v, want it allowed by the store with 49 remaining", d)
@@ -206,7 +206,7 @@ func TestMemoryIsLoweredAfterTheStore(t *testing.T) {
 	if !slices.Equal(s.lowered, []int64{0, 0}) {
 		t.Errorf("while the store gives back, %v are taken off in memory, want nothing", s.lowered)
 	}
-	hits, _ := l.keys(r, nil)
+	hits, _, _ := l.keys(r, nil)
 	for _, hit := range hits {
 		if l.refusals.lowered(hit.Bucket) == 0 {
 			t.Errorf("nothing is taken off in memory after the store has given back")

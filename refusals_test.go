@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,6 +24,60 @@ func asked(s ratelimit.Store) (ratelimit.Store, *atomic.Int64) {
 		n.Add(1)
 		return s.Add(ctx, hits)
 	}}, n
+}
+
+// Whoever is told of a refusal from memory may keep the decision, and a store what it was asked: what comes later is not
+// written over it.
+func TestDecisionsFromMemoryAreKept(t *testing.T) {
+	t.Parallel()
+	var kept []ratelimit.Decision
+	keep := func(_ http.ResponseWriter, r *http.Request) {
+		d, _ := ratelimit.FromContext(r.Context())
+		kept = append(kept, d)
+	}
+	config := ratelimit.Config{Policies: []ratelimit.Policy{{Name: "default", Limit: long(0), Key: ratelimit.Header("X-Client")}}}
+	refused, told := config, config
+	refused.Refused = http.HandlerFunc(keep)
+	told.OnDecision = func(_ *http.Request, d ratelimit.Decision) { kept = append(kept, d) }
+	checked := newLimiter(t, memoryStore(t), config)
+	for name, ask := range map[string]http.Handler{
+		"Check":      http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { kept = append(kept, checked.Check(r)) }),
+		"Refused":    newLimiter(t, memoryStore(t), refused).Handler(new(spy)),
+		"OnDecision": newLimiter(t, memoryStore(t), told).Handler(new(spy)),
+	} {
+		kept = nil
+		var asked [][]ratelimit.Hit
+		m := memoryStore(t)
+		plain := newLimiter(t, storeFunc{m, func(ctx context.Context, hits []ratelimit.Hit) ([]ratelimit.Count, error) {
+			asked = append(asked, hits)
+			return m.Add(ctx, hits)
+		}}, config).Handler(new(spy))
+		const clients = 100
+		for range 2 { // the second time from memory
+			for i := range clients {
+				r := request("203.0.113.7:1", "X-Client", strconv.Itoa(i))
+				serve(ask, r)
+				serve(plain, r) // gives back what it has used
+			}
+		}
+		buckets := make(map[string]bool)
+		for _, d := range kept[clients:] {
+			if r := d.Results[0]; !r.Remembered {
+				t.Errorf("%s: decision is %+v, want one from memory", name, d)
+			}
+			buckets[d.Results[0].Bucket] = true
+		}
+		if len(buckets) != clients {
+			t.Errorf("%s: %d decisions are on %d buckets, want one each", name, len(kept)-clients, len(buckets))
+		}
+		clear(buckets)
+		for _, hits := range asked {
+			buckets[hits[0].Bucket] = true
+		}
+		if len(buckets) != clients {
+			t.Errorf("%s: %d hits are on %d buckets, want %d", name, len(asked), len(buckets), clients)
+		}
+	}
 }
 
 // A flood on a bucket that is over its limit costs the database a statement every five seconds, and
