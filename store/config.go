@@ -36,9 +36,8 @@ type PostgresConfig struct {
 	QueryExecMode pgx.QueryExecMode
 
 	// Routed sends a statement for each bucket, all of them in one round trip, where an engine that spreads the table
-	// over nodes needs that to know which to ask: Citus, for instance, on the minor releases of Postgres of February 2025
-	// or later, which tell it that they are one transaction. Postgres alone counts many buckets some times slower so.
-	// The pool must be a [Batcher], and its own query mode holds. Defaults to off.
+	// over nodes needs that to know which to ask: Citus, for instance. Postgres alone counts many buckets some
+	// times slower so. The pool must be a [Batcher], and its own query mode holds. Defaults to off.
 	Routed bool
 
 	// SynchronousCommit makes each statement wait until its counts are on disk, and with its synchronous
