@@ -30,6 +30,10 @@ func asked(s ratelimit.Store) (ratelimit.Store, *atomic.Int64) {
 // written over it.
 func TestDecisionsFromMemoryAreKept(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testDecisionsFromMemoryAreKept)
+}
+
+func testDecisionsFromMemoryAreKept(t *testing.T) {
 	var kept []ratelimit.Decision
 	keep := func(_ http.ResponseWriter, r *http.Request) {
 		d, _ := ratelimit.FromContext(r.Context())

@@ -51,17 +51,14 @@ func TestRoutedBatch(t *testing.T) {
 	t.Parallel()
 	url := testdb.New(t)
 	trips := &roundTrips{DB: testdb.Pool(t, url, maxConns(1))}
-	s, err := store.NewPostgres(trips, store.PostgresConfig{Routed: true, ManualSweep: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newStore(t, trips, store.PostgresConfig{Routed: true, ManualSweep: true})
 	add(t, s, hits("a", "b")...)
 	if n := trips.n.Load(); n != 1 {
 		t.Errorf("a batch of two buckets is %d round trips, want 1", n)
 	}
 	exec(t, connect(t, url), `CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
 		CREATE TRIGGER fail BEFORE INSERT ON rate_limits FOR EACH ROW WHEN (NEW.bucket = 'fails') EXECUTE FUNCTION fail()`)
-	_, err = s.Add(t.Context(), hits("a", "b", "fails", "z"))
+	_, err := s.Add(t.Context(), hits("a", "b", "fails", "z"))
 	wantOnly(t, err, ratelimit.ErrUnavailable)
 	if got := add(t, s, hits("a", "b", "z")...); got[0] != 2 || got[1] != 2 || got[2] != 1 {
 		t.Errorf("totals are %v, want 2, 2 and 1: nothing of the call that failed", got)
