@@ -252,6 +252,12 @@ func (c *cluster) loseConnections(t *rapid.T) {
 			t.Fatal(err)
 		}
 	}
+	for n, conn := range c.pools[i].AcquireAllIdle(t.Context()) {
+		if n > 0 { // each of them would let a statement fail
+			_ = conn.Conn().Close(t.Context())
+		}
+		conn.Release()
+	}
 	c.processes[i].lost = true
 	t.Cleanup(c.pools[i].Reset) // the next example has the pool too
 }
